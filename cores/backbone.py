@@ -112,9 +112,11 @@ class FastWeightCore(Core):
         return y, state, measure(self.memories(), traces)
 
     def with_time(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, State]:
-        """Return the input with sinusoids of the time, the layers' state, and the time after the unroll.
+        """Return the input with sinusoids of the time `[T, B, n + 2 clock]`, the layers' state, and the time
+        `[B, 1]` after the unroll; without a clock the input `[T, B, n]`, the state, and nothing.
 
-        Without a clock: the input, the state, and nothing.
+        Raises:
+            ValueError: with a clock, for an empty unroll, or a time or resets of another batch.
         """
         if not self.clock:
             return x, state, ()

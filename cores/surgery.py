@@ -50,12 +50,13 @@ def scale_writes(core: Core, before: State, after: State, reset: Tensor, factor:
         before: the state that `step` took, tensors `[B, ...]`.
         after: the state that it returned.
         reset: bool `[B]`, which rows began an episode, from M_before = 0.
-        factor: `[B]`; other numbers than 0 and 1 are meaningless for a window, which moves by a step.
+        factor: `[B]`; other numbers than 0 and 1 are meaningless for a window, which moves by a step, and for
+            flags and whole numbers, which are then as after the step.
     """
 
     def scale(old: Tensor, new: Tensor) -> Tensor:
-        old, by = mask_resets(old, reset), _per_row(factor, new)
-        between = old + by * (new - old) if new.is_floating_point() else new  # flags and counts are selected
+        old, by = mask_resets(old, reset), factor.view(-1, *(1,) * (new.dim() - 1))
+        between = old + by.to(new) * (new - old) if new.is_floating_point() else new
         return torch.where(by == 1, new, torch.where(by == 0, old, between))
 
     return _change(core, before, after, scale, _WRITTEN)

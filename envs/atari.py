@@ -117,7 +117,7 @@ class AtariGames(VectorEnv[Frames, Actions, npt.NDArray[Any]]):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
         least = self.rules.noop_frames[0]
-        self._first_frame = least and opening_frames(self.game, choices) + least
+        self._first_frame = least and opening_frames(self.game, frozenset(choices.items())) + least
         """The emulator's frame count after the fewest no-ops; 0 where there may be none."""
         self._seeded = False
         self._statistics = EpisodeStatistics(num_envs)

@@ -149,10 +149,11 @@ def load_game(
     return ale
 
 
-def opening_frames(game: str, choices: Mapping[str, int] | None = None) -> int:
+@functools.cache
+def opening_frames(game: str, choices: frozenset[tuple[str, int]] = frozenset()) -> int:
     """Return the emulator's frame count when a game begins: 20 in Berzerk, which it starts by buttons of its
-    own, 0 in most games, and more in other modes, which it selects by buttons, too."""
-    ale = load_game(game, choices=choices)
+    own, 0 in most games, more in other modes, which it selects by buttons. `choices`: mode, difficulty."""
+    ale = load_game(game, choices=dict(choices))
     ale.reset_game()
     return ale.getEpisodeFrameNumber()
 

@@ -35,7 +35,7 @@ GROUPS = {
 
 ADVICE = {
     "not known beforehand": "hybrid with layers kda,gtrxl",
-    "recall over many steps": "the same, or gtrxl, with a window that long",
+    "recall over many steps": "the same, or gtrxl; both see 64 steps back",
     "hold until it is overwritten": "delta_net, rdn",
     "the last few steps": "lstm, gru",
     "count": "delta_product, rdn",

@@ -23,12 +23,10 @@ from ...kernels.native.forward_cache import (
 )
 from ...kernels.native.recurrent_cache import cached_recurrent_delta
 from .modules import is_hooked, weights_of
-from .rules import SteppedMemory, step_memory
+from .rules import MemoryStep, memory_step
 
 _LAYER = (nn.LayerNorm, nn.Linear, nn.Linear, nn.LayerNorm, nn.Linear, nn.ReLU, nn.Linear)
 _GATE = (nn.Linear, nn.Linear, nn.Linear)
-_WEIGHTS = 29
-"""Number of a layer's weights in a plan: twelve of its own, nine of its memory, eight of its gates."""
 
 
 def plan(core: FastWeightCore) -> native.Plan | None:
@@ -36,54 +34,58 @@ def plan(core: FastWeightCore) -> native.Plan | None:
     weights = weights_of(core.input_proj, kinds=(nn.Linear,))
     if not weights:
         return None
-    shells, memories, computed = set(), [], {}
+    shells, memories, substitutes = set(), [], {}
     layers: Any = core.layers._modules.values()
     for layer in layers:
         found = _describe(layer)
         if found is None:
             return None
-        shell, stepped, own, gates = found
+        shell, memory, own, gates = found
         shells.add(shell)
-        memories.append(stepped.memory)
+        memories.append(memory.memory)
         first = len(weights) + len(own)
-        computed.update({first + i: value for i, value in stepped.computed.items()})
-        weights += [*own, *stepped.weights, *[None] * (9 - len(stepped.weights)), *gates]
+        substitutes.update({first + i: value for i, value in memory.substitutes.items()})
+        weights += [*own, *memory.weights, *[None] * (native.OF_MEMORY - len(memory.weights)), *gates]
     stacked = not isinstance(core, Hybrid)
     if len(shells) > 1 or (stacked and len({*memories}) > 1):
         return None
     heads, eps, ff_eps, gated = shells.pop()
     inputs = core.input_size + 2 * core.clock
     shape = native.Shape(inputs, core.output_size, len(weights[10]), heads, eps, EPSILON, core.clock, gated)
-    return native.plan(shape, tuple(memories), weights, computed, stacked) if eps == ff_eps else None
+    return native.plan(shape, tuple(memories), weights, substitutes, stacked) if eps == ff_eps else None
 
 
-def _describe(layer: nn.Module) -> tuple[Any, SteppedMemory, list[Any], list[Any]] | None:
+def _describe(layer: nn.Module) -> tuple[Any, MemoryStep, list[Any], list[Any]] | None:
     """Return what C has once for all layers, a layer's memory, the parameters around it and those of its
     gates (None for each that it lacks); None where C cannot step it."""
     if type(layer) not in (Layer, GRUGatedBlock) or is_hooked(layer):
         return None
-    modules: Any = layer._modules.values()
-    norm, memory, out, ff_norm, ff, *two = modules
-    gates: list[Any] = [None] * 8
-    if two:
-        gates = [weight for gate in two for weight in _weights_of_gate(gate)]
-        if len(gates) != 8:
-            return None
+    modules: Any = layer._modules
+    gated = type(layer) is GRUGatedBlock
+    names = ("norm", "memory", "out", "ff_norm", "ff", *(("gate", "ff_gate") if gated else ()))
+    if {*modules} != {*names}:
+        return None
+    norm, memory, out, ff_norm, ff, *both = (modules[name] for name in names)
+    gates: list[Any] = [weight for gate in both for weight in _weights_of_gate(gate)]
+    if gated and len(gates) != native.OF_GATES:
+        return None
+    gates = gates or [None] * native.OF_GATES
     inside = memory, ff, *memory._modules.values()
     own = norm, memory._modules["slow_net"], out, ff_norm, *ff._modules.values()
-    weights, found = weights_of(*own, kinds=_LAYER), step_memory(memory)
+    weights, found = weights_of(*own, kinds=_LAYER), memory_step(memory)
     if not weights or found is None or any(map(is_hooked, inside)):
         return None
-    return (memory.num_heads, norm.eps, ff_norm.eps, bool(two)), found, weights, gates
+    return (memory.num_heads, norm.eps, ff_norm.eps, gated), found, weights, gates
 
 
 def _weights_of_gate(gate: nn.Module) -> list[Any]:
-    """Return the four weights of a gate; fewer where C cannot compute it."""
+    """Return the four weights of a gate; none where C cannot compute it."""
     if type(gate) is not Gate or is_hooked(gate):
         return []
-    weights = weights_of(*gate._modules.values(), kinds=_GATE)
+    linear = (gate._modules.get(name) for name in ("from_y", "from_x", "from_reset"))
+    weights, bias = weights_of(*linear, kinds=_GATE), gate._parameters["bias"]
     biases = [weight for weight in weights[1::2] if weight is not None]
-    return [] if biases else [*weights[::2], gate._parameters["bias"]]
+    return [] if biases or bias is None else [*weights[::2], bias]
 
 
 def new_cache(core: FastWeightCore, steps: int, rows: int) -> ForwardCache | None:
@@ -119,7 +121,7 @@ def unroll(
     x, state, time = core.with_time(x, state, reset)
     x, traces = cached_linear(stream[0], x, *weights[:2]), []
     for i, (memory, before) in enumerate(zip(core.memories(), core.split(state), strict=True)):
-        layer_weights, eps = weights[2 + _WEIGHTS * i :], found.shape.eps
+        layer_weights, eps = weights[2 + native.OF_LAYER * i :], found.shape.eps
         own = [each[i] for each in inside] if native.stores_rule(found.memories[i]) else []
         heads = cached_normalized_linear(projected[i], x, eps, *layer_weights[:4])
         y, trace = _memory(memory, heads, before, reset, own, tuple(cache.after[i]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +26,8 @@ from ...cores.rdn import RecurrentDeltaMemory
 from ...cores.rwkv7 import RWKV7Memory
 from ...cores.short_conv import ShortConvolution
 from ...kernels.native.backbone import Memory
+from ...kernels.native.weight_transforms import cached_transform
+from ...kernels.precision import without_autocast
 
 _MODULES: Final = frozenset(
     {nn.Linear, nn.RMSNorm, Features, ShortConvolution, HeadProjection, Decay, type(None)}
@@ -42,20 +45,20 @@ class _Rule(NamedTuple):
     """Weights of the rule, besides the slow net's; None where one is missing."""
     about: dict[str, Any] = {}  # noqa: RUF012
     """Other fields of `Memory`."""
-    computed: dict[int, Tensor] = {}  # noqa: RUF012
+    substitutes: dict[int, Tensor] = {}  # noqa: RUF012
     """By an index in `weights`, what C reads in place of that weight."""
 
 
-class SteppedMemory(NamedTuple):
+class MemoryStep(NamedTuple):
     """How C computes a memory's step."""
 
     memory: Memory
     weights: list[Tensor | None]
-    computed: dict[int, Tensor]
+    substitutes: dict[int, Tensor]
     """As in `_Rule`, by an index in `weights`."""
 
 
-def step_memory(memory: FastWeights) -> SteppedMemory | None:
+def memory_step(memory: FastWeights) -> MemoryStep | None:
     """Return how C computes a step of this very memory; None where it cannot."""
     describe = _RULES.get(type(memory))
     if describe is None or not _MODULES.issuperset(map(type, memory._modules.values())):
@@ -77,8 +80,8 @@ def step_memory(memory: FastWeights) -> SteppedMemory | None:
         activations = (*activations, "")
         around["gate"] = gate
     described = Memory(rule.rule, activations, memory.emitted_sizes, **around, **rule.about)
-    computed = {len(weights) + i: value for i, value in rule.computed.items()}
-    return SteppedMemory(described, [*weights, *rule.weights], computed)
+    substitutes = {len(weights) + i: value for i, value in rule.substitutes.items()}
+    return MemoryStep(described, [*weights, *rule.weights], substitutes)
 
 
 def _feature_map(features: Features) -> str | None:
@@ -122,11 +125,12 @@ def _of_decay(decay: Decay | None) -> list[Tensor | None]:
     return [None, None] if decay is None else [decay.A, decay.b]
 
 
-def _kda(memory: KDAMemory) -> _Rule:
+def _kda(memory: KDAMemory) -> _Rule | None:
     strengths = ("sigmoid",) if type(memory) is KDAMemory else ("sigmoid", "sigmoid")
     about = {"kind": "kda" if type(memory) is KDAMemory else "gated_delta_2", "rank": memory.sizes[-1]}
     weights = [memory.to_decay.weight, *_of_decay(memory.decay)]
-    return _Rule("generalised", ("unit", "unit", "", *strengths, ""), weights, about)
+    rule = _Rule("generalised", ("unit", "unit", "", *strengths, ""), weights, about)
+    return rule if memory.to_decay.bias is None else None
 
 
 def _delta_product(memory: DeltaProductMemory) -> _Rule:
@@ -150,14 +154,20 @@ def _attention(memory: SoftmaxMemory) -> _Rule:
     return _Rule("attention", ("", "", "", *gate), [None, None, None, memory.bias], about)
 
 
-def _relative_attention(memory: RelativeMemory) -> _Rule:
-    rule, to_ages = _attention(memory), memory.to_ages.weight
-    weights = [memory.content_bias, to_ages, memory.age_bias, None]
-    size = memory.waves.shape[-1]
-    if to_ages.dtype is not torch.float32 or to_ages.shape != (size, size):
-        return rule._replace(weights=weights)
-    ages = (to_ages.detach() @ memory.waves.mT).unflatten(0, (memory.num_heads, memory.head_size))
-    return rule._replace(weights=weights, computed={1: ages})
+def _relative_attention(memory: RelativeMemory) -> _Rule | None:
+    weights: list[Any] = [memory.content_bias, memory.to_ages.weight, memory.age_bias]
+    size = memory.num_heads * memory.head_size
+    of_ages = memory.waves.shape == (memory.window, size) and memory.to_ages.weight.shape == (size, size)
+    if not of_ages or memory.to_ages.bias is not None or None in weights:
+        return None
+    ages = cached_transform(memory.to_ages.weight, "ages", functools.partial(_ages, memory))
+    return _attention(memory)._replace(weights=[*weights, None], substitutes={1: ages})
+
+
+def _ages(memory: RelativeMemory) -> Tensor:
+    """Return the keys of all ages, `[H, h, N]`."""
+    ages: Tensor = without_autocast(torch.matmul)(memory.to_ages.weight.detach(), memory.waves.mT)
+    return ages.unflatten(0, (memory.num_heads, memory.head_size))
 
 
 _RULES: Final[dict[type[FastWeights], Callable[[Any], _Rule | None]]] = {

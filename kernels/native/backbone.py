@@ -1,4 +1,4 @@
-"""One step of a whole core of fast weights in one call of `dense.c`: the backbone, and the memory in it.
+"""One step of a whole core in one call of `dense.c`: the backbone, and the memory of each layer.
 
 Called piece by piece, an actor's step of few rows takes Python twice as long as it takes C.
 """
@@ -20,11 +20,16 @@ from .acting import CoreSteps
 from .forward_cache import ForwardCache
 
 _ACTIVATIONS = ("", "normalized_elu", "softmax", "sigmoid", "twice_sigmoid", "unit", "root2", "sigmoid_root")
-_PARTS, _STATES, _OF_MEMORY, _OF_GATES = 8, 4, 9, 8
+_PARTS, _STATES = 8, 4
+OF_MEMORY, OF_GATES, OF_LAYER = 9, 8, 29
+"""How many weights of a layer are its memory's and its gates', and how many it has in all."""
 _KINDS = ("kda", "gated_delta_2", "delta_product", "rwkv7")
 _GATES = ("none", "silu", "sigmoid")
 _MAX_ATTENTION = 2**17
-"""numbers that attention to a window may take on a thread's stack"""
+"""Bound of what a window takes of a thread's stack: four numbers for each slot and each number of a head, and
+scores of a block of 16 rows; in numbers."""
+_BLOCK = 16
+"""rows that a thread computes at a time, as `dense.c` has it"""
 _RULES = {
     "delta": ("delta",),
     "gated": ("gated",),
@@ -131,15 +136,15 @@ class Plan(NamedTuple):
     weights: Sequence[Tensor | None]
     pointers: Any
     """pointers to the weights, and to what was computed from some"""
-    held: Any = None
-    """owns what was computed"""
+    owners: Sequence[Tensor | None]
+    """the tensors to which they point"""
 
 
 def plan(
     shape: Shape,
     memories: tuple[Memory, ...],
     weights: Sequence[Tensor | None],
-    computed: Mapping[int, Tensor],
+    substitutes: Mapping[int, Tensor],
     stacked: bool,
 ) -> Plan | None:
     """Prepare the steps of a core; None where C cannot make them. A plan is good until a weight is replaced,
@@ -150,20 +155,28 @@ def plan(
         memories: the memory of each layer.
         weights: those of the input projection and, for each layer, those of the backbone, of the memory (None
             for each of the nine that it has not) and of the gates (eight, or None), in `dense.c`'s order.
-        computed: by a weight's index in `weights`, what C reads in its place.
+        substitutes: by a weight's index in `weights`, what C reads in its place: attention's keys of ages.
         stacked: as in `Plan`.
     """
     shapes = _weight_shapes(shape, memories)
     for weight, each in zip(weights, shapes, strict=True):
         if weight is None:
             continue
-        right = weight.dtype is torch.float32 and weight.is_cpu and weight.is_contiguous()
-        if not right or weight.shape != each:
+        if not _is_readable(weight) or weight.shape != each:
             return None
     if not all(_can_step(shape, memory) for memory in {*memories}):
         return None
-    read = [computed.get(i, weight) for i, weight in enumerate(weights)]
+    h = shape.hidden // shape.heads
+    for i, value in substitutes.items():
+        window = memories[(i - 2) // OF_LAYER].window
+        if not _is_readable(value) or value.shape != (shape.heads, h, window):
+            return None
+    read = [substitutes.get(i, weight) for i, weight in enumerate(weights)]
     return Plan(shape, memories, stacked, weights, _pointers(read), read)
+
+
+def _is_readable(x: Tensor) -> bool:
+    return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
 
 
 @functools.cache
@@ -176,7 +189,7 @@ def _can_step(shape: Shape, memory: Memory) -> bool:
     if h > rules.MAX_SIZE or widest > dense.MAX_WIDTH:
         return False
     if memory.rule == "attention":
-        fits = memory.window * (4 * h + 16 * shape.heads) <= _MAX_ATTENTION
+        fits = memory.window * (4 * h + _BLOCK * shape.heads) <= _MAX_ATTENTION
         return fits and not compiling.unsupported_reason("attention.c")
     return not rules.build_reason(rules.source(memory.rule), -(-h // rules.BLOCK))
 
@@ -209,7 +222,7 @@ def step(
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
     """Compute `y [B, hidden]` and the next state; None where C cannot take these inputs.
 
-    x `[B, inputs]`, state `[B, layers, ...]` with layers first in memory, reset `[B]`. The step goes into
+    x `[B, inputs]` without the time, the state as `Plan.stacked` says, reset `[B]`. The step goes into
     `cache`, made by `new_cache`.
     """
     B, before = len(x), _before(plan, state, len(x))
@@ -254,7 +267,7 @@ def steps(plan: Plan, state: tuple[Tensor, ...], cache: ForwardCache) -> CoreSte
     states = [_state_pointers(each) for each in (before, even[1], odd[1])]
     pointers = [layers, plan.pointers, *states, place]
     arguments = _Steps(*map(ctypes.addressof, pointers))
-    held = pointers, plan.held, before, even, odd, cache.tensors, cache.prepared
+    held = pointers, plan.owners, before, even, odd, cache.tensors, cache.prepared
     sizes = _given(plan.shape), plan.shape.hidden
     return CoreSteps("backbone_core", arguments, held, earlier, sizes, _work(plan))
 
@@ -268,8 +281,7 @@ def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> ByLayer | None:
     count = len(state) - bool(plan.shape.clock)
     parts = [part.transpose(0, 1) if plan.stacked else part.squeeze(1) for part in state[:count]]
     parts += state[count:]
-    readable = all(part.dtype is torch.float32 and part.is_cpu and part.is_contiguous() for part in parts)
-    right = readable and [part.shape for part in parts] == _shapes(plan, rows)
+    right = all(map(_is_readable, parts)) and [part.shape for part in parts] == _shapes(plan, rows)
     return _by_layer(plan, parts) if right else None
 
 
@@ -311,10 +323,11 @@ def _given(shape: Shape) -> int:
 
 
 def _work(plan: Plan) -> int:
-    """Return how many multiplications a row takes in the linear layers of the backbone."""
-    shape = plan.shape
+    """Return how many multiplications a row takes in the linear layers of the backbone, and in attention."""
+    shape, windows = plan.shape, sum(memory.window for memory in plan.memories)
     projected = shape.heads * sum(sum(memory.sizes) for memory in plan.memories)
-    return shape.hidden * (shape.inputs + projected + len(plan.memories) * (shape.hidden + 2 * shape.ff))
+    around = len(plan.memories) * (shape.hidden + 2 * shape.ff + 12 * shape.hidden * shape.gates)
+    return shape.hidden * (shape.inputs + projected + around + 2 * windows)
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> Any:
@@ -328,7 +341,7 @@ def _weight_shapes(shape: Shape, memories: tuple[Memory, ...]) -> list[tuple[int
     for memory in memories:
         projected, inside = shape.heads * sum(memory.sizes), _memory_shapes(shape, memory)
         shapes += [(d,), (d,), (projected, d), (projected,), (d, d), (d,), (d,), (d,)]
-        shapes += [(ff, d), (ff,), (d, ff), (d,), *inside, *[None] * (_OF_MEMORY - len(inside))]
+        shapes += [(ff, d), (ff,), (d, ff), (d,), *inside, *[None] * (OF_MEMORY - len(inside))]
         gate = [(3 * d, d), (2 * d, d), (d, d), (d,)] if shape.gates else [None] * 4
         shapes += [*gate, *gate]
     return shapes

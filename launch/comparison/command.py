@@ -68,12 +68,12 @@ def compare_runs(config: CompareConfig) -> Path:
     else:
         comparison = compare(runs)
         board = score_board(comparison)
-        gaps = observability(runs)
-        where = [f"Runs with less to see are compared in the section {TITLE!r}."] if gaps else []
+        of_views = observability(runs)
+        where = [f"Runs of one core with more and with less to see: section {TITLE!r}."] if of_views else []
         notes = [*unequal_steps(board), *comparison.notes, *where]
         left_out = list(dict.fromkeys([*problems, *comparison.left_out, *board.left_out]))
         tell(*left_out, *notes)
-        report = _report(comparison, board, notes, left_out, gaps)
+        report = _report(comparison, board, notes, left_out, of_views)
         if probed:
             report.sections.append(probe_section(probed))
         if config.published:
@@ -111,7 +111,7 @@ def _report(
     board: ScoreBoard,
     notes: Sequence[str],
     left_out: Sequence[str],
-    gaps: Sequence[Section],
+    of_views: Sequence[Section],
 ) -> Report:
     style = looks(comparison.core_of)
     of_pairs = []
@@ -136,7 +136,7 @@ def _report(
             *of_pairs,
             curve_sections.memory(comparison, style),
             *forgetting(comparison, style),
-            *gaps,
+            *of_views,
             *operations(comparison),
             run_sections.published_differences(comparison, board),
             Section("Left out", [] if left_out else ["Nothing."], points=left_out),

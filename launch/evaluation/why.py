@@ -62,7 +62,8 @@ class Moment:
 
 
 def check_core(agent: Agent) -> None:
-    """Raise ValueError, naming cores that would do, for a core whose readings are no sums of past writes."""
+    """Raise ValueError for a core without memory, and, naming cores that would do, for one whose readings are
+    no sums of past writes."""
     device = agent.policy.weight.device
     x = torch.zeros(1, 1, agent.core.input_size, device=device)
     begins = torch.ones(1, 1, dtype=torch.bool, device=device)

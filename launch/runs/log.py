@@ -69,8 +69,8 @@ class RunLog(AbstractContextManager["RunLog"]):
     `resume_step` is the step of the checkpoint the run goes on from: rows that a killed run wrote beyond it
     are dropped, since training writes them again. None starts the log anew; an older logs.csv in the
     directory becomes logs.previous.csv. `columns` are those that a row of another kind of run may have.
-    A `tracker` gets what TensorBoard gets. `say` hears of rows that cannot be read, and of TensorBoard where
-    that fails: the log goes on without it.
+    A `tracker` gets what TensorBoard gets. `say` hears of rows that cannot be read, of a log that was there
+    before, and of TensorBoard where that fails: the log goes on without it.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import fields, replace
@@ -78,7 +79,11 @@ def check(config: TrainConfig) -> None:
         there = config.run_dir if config.run_dir and (config.run_dir / "config.json").is_file() else None
         raise ValueError(
             "no environment given; say --game gopher, or --env CartPole-v1 for any Gymnasium one"
-            + (f"; `deltabeast info {there}` prints the command that goes on with that run" if there else "")
+            + (
+                f"; `deltabeast info {shlex.quote(str(there))}` prints the command that goes on with it"
+                if there
+                else ""
+            )
         )
     if config.game is not None and config.env is not None:
         raise ValueError(f"--game {config.game} and --env {config.env}: give one of them")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def find_run(
     check_same_agent(agent.spec, wanted, run_dir)
     check_not_truncated(config, agent.core, run_dir)
     check_same_options(saved, config, agent.core, run_dir)
-    notes += _other_length(saved, config)
+    notes += _other_length(saved, config, checkpoint.step)
     config.preset = saved.get("preset", config.preset)
     aside = set_aside_newer(run_dir, checkpoint.step)
     notes += [f"the damaged checkpoint is {name} now" for name in aside]
@@ -116,25 +117,29 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
             raise UsageError(f"{run_dir} holds a run with {name} {old}, not {new}; give another --run-dir")
 
 
-def _other_length(saved: Mapping[str, Any], config: TrainConfig) -> list[str]:
-    """Say if a run goes on to another number of steps, which its schedule depends on."""
+def _other_length(saved: Mapping[str, Any], config: TrainConfig, step: int) -> list[str]:
+    """Say if a run goes on from `step` to another number of steps, which its schedule depends on."""
     before = str(saved.get("steps", config.steps))
     try:
-        if parse_steps(before) == parse_steps(config.steps):
-            return []
+        former = parse_steps(before)
     except ValueError:  # a file that somebody edited
+        return []
+    if parse_steps(config.steps) == former or parse_steps(config.steps) <= step:
         return []
     return [f"--steps {config.steps}, where it was {before}: the learning rate falls to zero over these now"]
 
 
 def _other_view(old: str, new: str) -> tuple[str, str, str]:
-    """Return what two protocols differ in, and both values: an option's where only the view differs."""
-    rules = [find_protocol(name) for name in (old, new)]
-    if old.partition("+")[0] == new.partition("+")[0]:
-        for name in ("frame_stack", "flicker", "blink"):
-            a, b = (f"{getattr(each, name):g}" for each in rules)
-            if a != b:
-                return f"--{name.replace('_', '-')}", a, b
+    """Return what two protocols differ in, and both values: an option's where that alone differs."""
+    try:
+        before, now = map(find_protocol, (old, new))
+    except ValueError:  # of a newer version
+        return "protocol", old, new
+    names = [field.name for field in fields(before)]
+    differing = [name for name in names if getattr(before, name) != getattr(now, name)]
+    if len(differing) == 1 and differing[0] in ("frame_stack", "flicker", "blink"):
+        name = differing[0]
+        return f"--{name.replace('_', '-')}", f"{getattr(before, name):g}", f"{getattr(now, name):g}"
     return "protocol", old, new
 
 

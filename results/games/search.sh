@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Settings for all games: those of the preset `laptop`, and with one changed, on four games; the best two with RDN and no memory, too,
-# and on four other games. Finished runs are skipped, killed ones resumed; `deltabeast compare RUNS_DIR` has the table.
+# Settings for all games: those of the preset `laptop`, and with one changed at a time, on four games with the LSTM; `deltabeast
+# compare RUNS_DIR` has the table. Runs that ../keep.py has stripped are skipped, killed ones resumed.
 # Usage: results/games/search.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. GAMES="qbert" CORES="rdn" SETTINGS="laptop nature" SEEDS="2": those alone.
 set -euo pipefail

@@ -190,7 +190,7 @@ def test_states_of_flags_and_counts_stand_still() -> None:
         (torch.tensor(flags).unsqueeze(-1), torch.tensor(counts).unsqueeze(-1), torch.ones(4, 1).double())
         for flags, counts in (([True] * 4, [1, 2, 3, 4]), ([False] * 4, [5, 6, 7, 8]))
     )
-    reset, factor = torch.tensor([False, False, True, True]), torch.tensor([1.0, 0.0, 0.0, 1.0])
+    reset, factor = torch.tensor([False, False, True, False]), torch.tensor([1.0, 0.0, 0.0, 0.5])
     flags, counts, _ = scale_writes(core, before, after, reset, factor)
     assert flags.flatten().tolist() == [False, True, False, False]
     assert counts.flatten().tolist() == [5, 2, 0, 8]

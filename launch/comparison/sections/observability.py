@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import permutations
+from itertools import permutations, product
 from typing import NamedTuple
 
 from ....envs import find_protocol, game_info
@@ -70,34 +70,32 @@ def _without_gap(
     cells: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         cells[run.game, run.core][str(run.protocol)].append(run)
-    scored = {score.run.path for score in scores}
+    scored = {score.run.path for score in scores if score.normalized is not None}
     lines = []
     for (game, core), by_view in sorted(cells.items()):
         for full, partial in filter(_shows_less, permutations(sorted(by_view), 2)):
             if (game, core, (full, partial)) in found:
                 continue
-            twins = by_view[full], by_view[partial]
-            if differing := _fewest_differences(*twins):
+            pairs = list(product(by_view[full], by_view[partial]))
+            differing = min((_differences(*pair) for pair in pairs), key=len)
+            twins = [pair for pair in pairs if not _differences(*pair)]
+            if differing:
                 why = f"no two runs differ in the view alone, but in {', '.join(differing)}, too"
             elif game_info(game).human is None:
                 why = "no human score is known"
-            elif not all(any(run.path in scored for run in some) for some in twins):
-                why = "one of them was not evaluated"
+            elif not any(one.path in scored and other.path in scored for one, other in twins):
+                why = "one of them has no score of whole games"
             else:
-                why = "they were evaluated after other numbers of steps"
+                why = "they were scored after other numbers of steps"
             views = f"{_seen(full)} and {_seen(partial)}"
             lines.append(f"{core} on {name_of(game)}: no gap between {views}, since {why}.")
     return lines
 
 
-def _fewest_differences(full: Sequence[Run], partial: Sequence[Run]) -> list[str]:
-    """Return the settings in which the two runs differ that are most alike, with their values."""
-    return min((_differences(one, other) for one in full for other in partial), key=len)
-
-
 def _differences(one: Run, other: Run) -> list[str]:
+    """Return the settings in which two runs differ, with their values."""
     values = {
-        name: (one.settings.get(name), other.settings.get(name))
+        name: (one.settings.get(name, "not known"), other.settings.get(name, "not known"))
         for name in sorted({*one.settings, *other.settings} - {"origin"})
     }
     return [f"{name.replace('_', ' ')} ({a}, {b})" for name, (a, b) in values.items() if str(a) != str(b)]

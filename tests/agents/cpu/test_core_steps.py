@@ -10,11 +10,13 @@ import torch
 from fastweight_helpers import assert_near, integer
 from torch import Tensor
 
+from deltabeast.agents.cpu.backbone import plan
 from deltabeast.agents.cpu.cores import functions_of
 from deltabeast.cores import make_core
 from deltabeast.cores.attention import WindowMemory
 from deltabeast.cores.short_conv import MAX_STEPS
-from deltabeast.kernels.native import compiling
+from deltabeast.kernels.native import backbone as native
+from deltabeast.kernels.native import compiling, dense
 
 pytestmark = pytest.mark.skipif(
     compiling.unsupported_reason("dense.c", "LANES=8") is not None, reason="no C compiler builds dense.c"
@@ -99,7 +101,8 @@ def made(name: str, **options: object) -> Any:
 def arguments(core: Any, rows: int) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
     state = tuple(torch.randn_like(part) for part in core.initial_state(rows))
     if any(isinstance(memory, WindowMemory) for memory in core.modules()):
-        state = tuple(part.abs() if part.dim() == 4 else part for part in state)  # decays are not negative
+        # What is left of attention's weights is from 0 to 1.
+        state = tuple(torch.rand_like(part) if part.dim() == 4 else part for part in state)
     if getattr(core, "clock", 0):
         state = (*state[:-1], torch.randint(3000, (rows, 1)).float())
     return torch.randn(rows, core.input_size), state, torch.rand(rows) < 0.3
@@ -243,8 +246,59 @@ def test_a_changed_gate_is_not_passed_over(seed: int) -> None:
         before, layer._modules[name] = layer._modules[name], module
         assert step_in_c(core, *inputs) is None
         layer._modules[name] = before
-    layer.gate.from_x = torch.nn.Linear(24, 48)  # with a bias
-    assert step_in_c(core, *inputs) is None
+    for gate, name, other in (
+        (layer.gate, "from_x", torch.nn.Linear(24, 48)),  # with a bias
+        (layer.gate, "bias", None),
+        (layer.memory, "to_ages", torch.nn.Linear(24, 24)),
+        (layer.memory, "age_bias", None),
+        (layer.memory, "waves", layer.memory.waves[1:]),
+        (layer.memory, "window", layer.memory.window + 1),
+    ):
+        before = getattr(gate, name)
+        setattr(gate, name, other)
+        assert step_in_c(core, *inputs) is None, name
+        setattr(gate, name, before)
+    assert step_in_c(core, *inputs) is not None
+    for change in (lambda layer: delattr(layer, "gate"), lambda layer: setattr(layer, "third", layer.gate)):
+        edited = copy.deepcopy(core)
+        change(edited.layers[0])
+        assert step_in_c(edited, *inputs) is None
+
+
+def test_gates_are_known_by_their_names(seed: int) -> None:
+    """In whatever order they were put there."""
+    core = made("gtrxl")
+    inputs, layer = arguments(core, 3), core.layers[0]
+    gate = layer.gate
+    del layer.gate
+    layer.gate = gate
+    y, _ = step_in_c(core, *inputs)
+    assert_near("y", y, core.step(*inputs)[0].double(), 1e-4)
+
+
+@pytest.mark.parametrize("name", ["gtrxl", "transformer", "kda,gtrxl layers"])
+def test_threads_change_nothing(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = made(name)
+    inputs, found = arguments(core, 40), []
+    for threads in (1, 2):
+        monkeypatch.setattr(dense, "threads", lambda *_, threads=threads: threads)
+        y, after = step_in_c(core, *inputs)
+        found.append((y, *after))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_work_of_gates_and_of_a_window_counts() -> None:
+    cores = [make_core("softmax_attention", 5, window=64, residual=each) for each in ("sum", "gate")]
+    sums, gates = (native._work(plan(core)) for core in cores)
+    assert gates - sums == sum(
+        weight.numel()
+        for layer in cores[1].layers
+        for weight in (*layer.gate.parameters(), *layer.ff_gate.parameters())
+        if weight.dim() == 2
+    )
+    shorter = make_core("softmax_attention", 5, window=32)
+    assert sums - native._work(plan(shorter)) == 2 * 2 * 32 * 128
 
 
 def test_a_window_too_long_for_a_stack_is_not_stepped_in_one_call() -> None:

@@ -128,9 +128,18 @@ def test_what_differs_in_more_than_the_view_has_no_gap(tmp_path: Path) -> None:
     text, rows = reported(tmp_path)
     seen = "no gap between 4 screens and 1 screen"
     assert rows == [] and "lstm on" not in text and text.count("no gap") == 3
-    assert f"rdn on pong: {seen}, since they were evaluated after other numbers of steps." in text
+    assert f"rdn on pong: {seen}, since they were scored after other numbers of steps." in text
     black = f"{seen}, black with probability 0.5, since no two runs differ in the view alone"
     assert f"{black}, but in learning rate (0.0006, 0.001), too." in text
+
+
+def test_a_twin_without_a_score_is_named_as_what_is_missing(tmp_path: Path) -> None:
+    """Though another run with the same view has one."""
+    make_run(tmp_path / "four", "pong", "rdn", 1, scores=[6])
+    make_run(tmp_path / "one", "pong", "rdn", 1, protocol=FLICKER)
+    make_run(tmp_path / "other", "pong", "rdn", 1, protocol=FLICKER, scores=[3], learning_rate=1e-3)
+    text, rows = reported(tmp_path)
+    assert rows == [] and "probability 0.5, since one of them has no score of whole games." in text
 
 
 def test_one_view_alone_has_no_section(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_another_protocol_is_named_as_what_differs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"with --flicker 0, not 0.5; give another"):
         run(tmp_path / "run", *arguments, "--steps", "40", "--flicker", "0.5")
     with pytest.raises(
-        UsageError, match=r"no environment given.*; `deltabeast info .*/run` prints the command"
+        UsageError, match=r"no environment given.*; `deltabeast info .*/run` prints the command that goes on"
     ):
         run(tmp_path / "run", "--core", "feedforward")
 
