@@ -584,7 +584,7 @@ MUTANTS = [
     ("kernels/native/backbone.py", "parts] == _shapes(plan, rows)", "parts] != []"),
     ("kernels/native/backbone.py", "x.is_cpu and x.is_contiguous()", "x.is_cpu"),
     ("kernels/native/backbone.py", " or value.shape != (shape.heads, h, window)", ""),
-    ("agents/cpu/rules.py", "memory.waves.shape == (memory.window, size) and ", ""),
+    ("agents/cpu/rules.py", "memory.waves.shape[1:] == (size,) and ", ""),
     ("agents/cpu/rules.py", " or memory.to_ages.bias is not None", ""),
     ("agents/cpu/backbone.py", "if {*modules} != {*names}:", "if False:"),
     ("kernels/native/backbone.py", " + 12 * shape.hidden * shape.gates", ""),

@@ -157,8 +157,8 @@ def _attention(memory: SoftmaxMemory) -> _Rule:
 def _relative_attention(memory: RelativeMemory) -> _Rule | None:
     weights: list[Any] = [memory.content_bias, memory.to_ages.weight, memory.age_bias]
     size = memory.num_heads * memory.head_size
-    of_ages = memory.waves.shape == (memory.window, size) and memory.to_ages.weight.shape == (size, size)
-    if not of_ages or memory.to_ages.bias is not None or None in weights:
+    right = memory.waves.shape[1:] == (size,) and memory.to_ages.weight.shape == (size, size)
+    if not right or memory.to_ages.bias is not None or None in weights:
         return None
     ages = cached_transform(memory.to_ages.weight, "ages", functools.partial(_ages, memory))
     return _attention(memory)._replace(weights=[*weights, None], substitutes={1: ages})

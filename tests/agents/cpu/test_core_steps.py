@@ -252,6 +252,7 @@ def test_a_changed_gate_is_not_passed_over(seed: int) -> None:
         (layer.memory, "to_ages", torch.nn.Linear(24, 24)),
         (layer.memory, "age_bias", None),
         (layer.memory, "waves", layer.memory.waves[1:]),
+        (layer.memory, "waves", layer.memory.waves[:, 1:]),
         (layer.memory, "window", layer.memory.window + 1),
     ):
         before = getattr(gate, name)

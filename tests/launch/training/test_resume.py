@@ -174,6 +174,8 @@ def test_a_finished_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixt
     run(tmp_path, *CARTPOLE, "--steps", "80", "--resume", "must")
     assert "--steps 80, where it was 40: the learning rate falls" in capsys.readouterr().out
     assert newest(tmp_path)[0] == 80 and (tmp_path / "config.json").read_bytes() != config
+    run(tmp_path, *CARTPOLE, "--steps", "60")
+    assert "where it was" not in capsys.readouterr().out  # nothing is left to train
 
 
 def test_a_signal_between_the_update_and_its_row_is_not_lost(
