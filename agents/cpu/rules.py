@@ -160,7 +160,9 @@ def _relative_attention(memory: RelativeMemory) -> _Rule | None:
     right = memory.waves.shape[1:] == (size,) and memory.to_ages.weight.shape == (size, size)
     if not right or memory.to_ages.bias is not None or None in weights:
         return None
-    ages = cached_transform(memory.to_ages.weight, "ages", functools.partial(_ages, memory))
+    waves = memory.waves
+    how = "ages", waves.data_ptr(), waves.shape, None if waves.is_inference() else waves._version
+    ages = cached_transform(memory.to_ages.weight, how, functools.partial(_ages, memory))
     return _attention(memory)._replace(weights=[*weights, None], substitutes={1: ages})
 
 
