@@ -2209,7 +2209,7 @@ TESTS = {
     ),
     **dict.fromkeys(
         ("envs/control_groups", "envs/limits", "envs/atari.py"),
-        ("tests/envs/test_limits.py", "tests/envs/test_atari_reference.py", "-k", "limit or core or noops"),
+        ("tests/envs/test_limits.py", "tests/envs/test_atari_reference.py", "-k", "limit or core or noop"),
     ),
     "training/reading_ages": ("tests/launch/training/test_reading_ages.py",),
     "training/threads": ("tests/launch/training/test_threads.py",),

@@ -154,7 +154,10 @@ def test_the_loss_is_of_normalised_differences(seen: bool, seed: int) -> None:
     for name in ("policy_loss", "baseline_loss"):
         np.testing.assert_allclose(float(metrics[name]), expected[name], rtol=1e-4, err_msg=name)
     assert learner.agent.baseline.bias.grad is not None
-    np.testing.assert_allclose(learner.agent.baseline.bias.grad, [expected["gradient"]], rtol=1e-4)
+    gradient = learner.agent.baseline.bias.grad
+    np.testing.assert_allclose(
+        gradient, [expected["gradient"]], rtol=1e-4, atol=1e-6
+    )  # a sum, which may cancel
     mean, std = layer_of(learner.agent).mean_and_std()
     assert (metrics["value_mean"], metrics["value_std"]) == (mean, std) and (std > 1.5) == seen
 

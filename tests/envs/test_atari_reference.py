@@ -275,12 +275,23 @@ def test_names_of_what_is_seen():
             varied("paper-code", **options)
 
 
-@pytest.mark.parametrize(("game", "mode"), [("pong", None), ("berzerk", None), ("breakout", 8)])
-def test_noops_are_uniform_from_1_to_30(game, mode):
+def noop_counts(game, resets, mode=None):
+    """How many starts of 6 games, reset so many times, came after 0, 1, ... no-ops."""
     options = {} if mode is None else {"mode": mode}
     env = make_vector_env(game, num_envs=6, num_threads=1, options=options)
-    frames = [env.reset(seed=SEED)[1]["game_frames"]] + [env.reset()[1]["game_frames"] for _ in range(69)]
+    frames = [env.reset(seed=SEED)[1]["game_frames"]]
+    frames += [env.reset()[1]["game_frames"] for _ in range(resets - 1)]
     env.close()
-    counts = np.bincount(np.concatenate(frames) - frames_before_noops(game, mode), minlength=32)
+    return np.bincount(np.concatenate(frames) - frames_before_noops(game, mode), minlength=32)
+
+
+@pytest.mark.parametrize(("game", "mode"), [("berzerk", None), ("breakout", 8)])
+def test_a_game_that_buttons_start_has_a_noop_too(game, mode):
+    counts = noop_counts(game, 30, mode)  # of 180 games 6 would have none
+    assert counts[0] == 0 and counts[1:31].sum() == 180, f"seed {SEED}"
+
+
+def test_noops_are_uniform_from_1_to_30():
+    counts = noop_counts("pong", 70)
     assert counts[0] == 0 and counts[31] == 0, f"seed {SEED}"
     assert (counts[1:31] > 0).all() and counts.max() < 42, f"seed {SEED}"  # 14 expected

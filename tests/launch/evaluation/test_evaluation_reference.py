@@ -162,8 +162,15 @@ def test_episode_by_episode(game: str, protocol: str, episodes: int, seed: int) 
         noting.append(NotingNoops(env))
         return noting[-1]
 
-    agent = make_agent(game)
-    result = evaluate(agent, make, episodes, REPEATS, seed=seed, max_episode_steps=20_000)
+    for _ in range(3):  # one agent in many stands where it loses no life
+        noting.clear()
+        seed += 1
+        torch.manual_seed(seed)
+        agent = make_agent(game)
+        result = evaluate(agent, make, episodes, REPEATS, seed=seed, max_episode_steps=4_000)
+        if not result.missing:
+            break
+    assert not result.missing
     for row in range(REPEATS):
         row_seed = int(environment_seeds(seed, REPEATS)[row])
         expected = transcribe(game, agent, episodes, row_seed, noting[0].noops[row], PROTOCOLS[protocol])
