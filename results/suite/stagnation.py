@@ -65,7 +65,8 @@ def main(runs: Path, ages: list[int]) -> None:
                 found[age].extend(values)
         # Attention and recurrent networks have no fast weights that change.
         if any(map(any, found.values())):
-            print(f"| {task} | {series} | {' | '.join(f'{np.median(found[age]):.3f}' for age in ages)} |")
+            medians = (f"{np.median(found[age]):.3f}" if found[age] else "" for age in ages)
+            print(f"| {task} | {series} | {' | '.join(medians)} |")
 
 
 if __name__ == "__main__":
