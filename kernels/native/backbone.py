@@ -278,9 +278,9 @@ ByLayer = Sequence[Sequence[Tensor]]
 
 def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> ByLayer | None:
     """Return a state by layer; None where C cannot read it."""
-    count = len(state) - bool(plan.shape.clock)
-    parts = [part.transpose(0, 1) if plan.stacked else part.squeeze(1) for part in state[:count]]
-    parts += state[count:]
+    of_layers, time = _without_time(plan, state)
+    parts = [part.transpose(0, 1) if plan.stacked else part.squeeze(1) for part in of_layers]
+    parts += time
     right = all(map(_is_readable, parts)) and [part.shape for part in parts] == _shapes(plan, rows)
     return _by_layer(plan, parts) if right else None
 
@@ -288,9 +288,15 @@ def _before(plan: Plan, state: tuple[Tensor, ...], rows: int) -> ByLayer | None:
 def _room(plan: Plan, rows: int, like: Tensor) -> tuple[tuple[Tensor, ...], ByLayer]:
     """Make room for a state: as the core has it, and by layer."""
     parts = [like.new_empty(each) for each in _shapes(plan, rows)]
-    count = len(parts) - bool(plan.shape.clock)
-    state = [part.transpose(0, 1) if plan.stacked else part.unsqueeze(1) for part in parts[:count]]
-    return (*state, *parts[count:]), _by_layer(plan, parts)
+    of_layers, time = _without_time(plan, parts)
+    state = [part.transpose(0, 1) if plan.stacked else part.unsqueeze(1) for part in of_layers]
+    return (*state, *time), _by_layer(plan, parts)
+
+
+def _without_time(plan: Plan, state: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Split a state into the layers' tensors and the time, which comes last if there is one."""
+    count = len(state) - bool(plan.shape.clock)
+    return state[:count], state[count:]
 
 
 def _shapes(plan: Plan, rows: int) -> list[tuple[int, ...]]:
@@ -303,14 +309,13 @@ def _shapes(plan: Plan, rows: int) -> list[tuple[int, ...]]:
 
 
 def _by_layer(plan: Plan, parts: Sequence[Tensor]) -> ByLayer:
-    """Share out tensors of `_shapes` among the layers; the time, if there is one, comes last."""
-    count = len(parts) - bool(plan.shape.clock)
-    time = [[part] for part in parts[count:]]
+    """Share out tensors of `_shapes` among the layers, and after these the time."""
+    of_layers, time = _without_time(plan, parts)
     if plan.stacked:
-        return [*zip(*parts[:count], strict=True), *time]
-    of_layers = iter(parts)
+        return [*zip(*of_layers, strict=True), *([part] for part in time)]
+    rest = iter(of_layers)
     counts = (len(_states(plan.shape, memory)) for memory in plan.memories)
-    return [*(list(itertools.islice(of_layers, count)) for count in counts), *time]
+    return [*(list(itertools.islice(rest, count)) for count in counts), *([part] for part in time)]
 
 
 def _state_pointers(state: ByLayer) -> Any:

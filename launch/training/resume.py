@@ -124,7 +124,8 @@ def _other_length(saved: Mapping[str, Any], config: TrainConfig, step: int) -> l
         former = parse_steps(before)
     except ValueError:  # a file that somebody edited
         return []
-    if parse_steps(config.steps) == former or parse_steps(config.steps) <= step:
+    goal = parse_steps(config.steps)
+    if goal == former or goal <= step:
         return []
     return [f"--steps {config.steps}, where it was {before}: the learning rate falls to zero over these now"]
 

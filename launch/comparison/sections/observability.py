@@ -76,14 +76,18 @@ def _without_gap(
         for full, partial in filter(_shows_less, permutations(sorted(by_view), 2)):
             if (game, core, (full, partial)) in found:
                 continue
-            pairs = list(product(by_view[full], by_view[partial]))
-            differing = min((_differences(*pair) for pair in pairs), key=len)
-            twins = [pair for pair in pairs if not _differences(*pair)]
-            if differing:
-                why = f"no two runs differ in the view alone, but in {', '.join(differing)}, too"
+            pairs = [
+                (one, other, _differences(one, other))
+                for one, other in product(by_view[full], by_view[partial])
+            ]
+            fewest = min((differing for *_, differing in pairs), key=len)
+            if fewest:
+                why = f"no two runs differ in the view alone, but in {', '.join(fewest)}, too"
             elif game_info(game).human is None:
                 why = "no human score is known"
-            elif not any(one.path in scored and other.path in scored for one, other in twins):
+            elif not any(
+                {one.path, other.path} <= scored for one, other, differing in pairs if not differing
+            ):
                 why = "one of them has no score of whole games"
             else:
                 why = "they were scored after other numbers of steps"
