@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...envs import find_task
 from .grouping import Comparison
 from .names import join
 from .scores import ScoreBoard
-from .statistics import Scores, as_scores
+from .statistics import Array, Interval, Scores, as_scores, bootstrap
 
 ONE_SEED = "A game with one seed does not vary at all in the bootstrap: intervals are too narrow."
+OVER_GAMES = (
+    "Some games have one seed, which does not vary: intervals are over games, which are drawn anew with "
+    "their seeds. They say what other games like these would change, and nothing of a single game."
+)
+SEVERAL_GAMES = 5
+"""Drawing from fewer games anew says little of others."""
+
+
+def has_single(*samples: Scores) -> bool:
+    """Return whether any game has a single seed."""
+    return any(len(game) == 1 for sample in samples for game in sample)
 
 
 class Aggregation:
@@ -36,6 +47,10 @@ class Aggregation:
         """games in the aggregates"""
         self.best = "human play" if atari else "the best return"
         """what a normalised score of 1 stands for"""
+        several = self.games or self.shared
+        every = [self.raw(label, several) for label in self.series]
+        self.over_games = len(several) >= SEVERAL_GAMES and has_single(*every)
+        """whether intervals are over games, as seeds alone would not vary"""
         self.unit = f"{'human' if atari else 'task'}-normalised score" if self.normalized else board.kind
         self.notes = self._notes(comparison)
 
@@ -54,6 +69,19 @@ class Aggregation:
         """Return the games with a score of both series."""
         return [game for game in self._games if (game, x) in self._cells and (game, y) in self._cells]
 
+    def estimate(self, statistic: Callable[..., Array], *samples: Scores, reps: int = 10_000) -> Interval:
+        """Return a statistic of samples of the same games with its interval, over seeds or over games."""
+        return bootstrap(statistic, *samples, over_games=self._draws_games(*samples), reps=reps)
+
+    def about_single(self, *samples: Scores) -> list[str]:
+        """Say what a game's single seed does to the intervals of `estimate`; nothing where all have more."""
+        if not has_single(*samples):
+            return []
+        return [OVER_GAMES if self._draws_games(*samples) else ONE_SEED]
+
+    def _draws_games(self, *samples: Scores) -> bool:
+        return self.over_games and len(samples[0]) >= SEVERAL_GAMES
+
     def _has_normalized(self, game: str) -> bool:
         return all(s.normalized is not None for label in self.series for s in self._cells[game, label])
 
@@ -71,10 +99,7 @@ class Aggregation:
             notes.append("It is one game without human-normalised scores, so the unit is its own return.")
         if not self.normalized and len(self.shared) > 1:
             notes.append("These games have no human-normalised scores, so their returns have no common unit.")
-        counts = {len(game) for label in self.series for game in self.of(label)}
-        if 1 in counts:
-            notes.append(ONE_SEED)
-        return notes
+        return notes + (self.about_single(*map(self.of, self.series)) if self.games else [])
 
 
 MOST_PAIRS = 30

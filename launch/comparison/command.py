@@ -37,7 +37,9 @@ from .sections.forgetting import forgetting
 from .sections.observability import TITLE, observability
 from .sections.operations import operations
 from .sections.probes import probes as probe_section
+from .sections.profile import profile
 from .sections.published import published_sections
+from .sections.ranking import ranking
 from .sections.relative import relative
 
 
@@ -133,7 +135,9 @@ def _report(
             *abilities(comparison, board, style),
             score_sections.scores(comparison, board),
             score_sections.aggregates(comparison, board, style),
+            *profile(comparison, board, style),
             *of_pairs,
+            *ranking(comparison, board),
             curve_sections.memory(comparison, style),
             *forgetting(comparison, style),
             *of_views,

@@ -69,21 +69,60 @@ def probability_of_improvement(x: Scores, y: Scores) -> Array:
     return np.mean(shares, axis=0)
 
 
-def bootstrap(
-    statistic: Callable[..., Array], *samples: Scores, reps: int = 10_000, seed: int = 1
-) -> Interval:
-    """Return the statistic with its 95% percentile interval, resampling seeds with replacement, game by game.
+def performance_profile(scores: Scores, thresholds: Array) -> Array:
+    """Return the share of runs that score above each threshold, `[..., thresholds]`; mean over games (Agarwal
+    et al. 2021, section 4.2)."""
+    return np.mean([(game[..., None, :] > thresholds[:, None]).mean(axis=-1) for game in scores], axis=0)
 
-    Games stay as they are (a stratified bootstrap): the interval says what other seeds would change, not what
-    other games would. A game with one seed does not vary at all.
-    """
-    rng = np.random.default_rng(seed)
-    drawn = [
-        [np.take(game, rng.integers(len(game), size=(reps, len(game)))) for game in sample]
-        for sample in samples
-    ]
+
+def mean_ranks(scores: Array) -> Array:
+    """Return each series' mean rank over games, of scores `[series, games]`: 1 is the highest in a game, and
+    equal scores share the mean of their ranks."""
+    higher = (scores[None] > scores[:, None]).sum(axis=1)
+    equal = (scores[None] == scores[:, None]).sum(axis=1)
+    return np.asarray((higher + (equal + 1) / 2).mean(axis=-1))
+
+
+def bootstrap(
+    statistic: Callable[..., Array],
+    *samples: Scores,
+    over_games: bool = False,
+    reps: int = 10_000,
+    seed: int = 1,
+) -> Interval:
+    """Return the statistic of samples with its 95% percentile interval, from those of `resample`."""
+    drawn = resample(*samples, over_games=over_games, reps=reps, seed=seed)
     low, high = np.percentile(statistic(*drawn), [2.5, 97.5])
     return Interval(float(statistic(*samples)), float(low), float(high))
+
+
+def resample(
+    *samples: Scores, over_games: bool = False, reps: int = 10_000, seed: int = 1
+) -> list[list[Array]]:
+    """Draw from the seeds of each game with replacement: of each sample, an array `[reps, seeds]` a game.
+
+    Games stay as they are (a stratified bootstrap), so that intervals say what other seeds would change; a
+    game with one seed does not vary at all. `over_games`: games are drawn with replacement first, the same
+    ones for all samples: intervals then say what other games like these would change, too. Where games differ
+    in their number of seeds as many are drawn of each as the fewest have.
+    """
+    rng = np.random.default_rng(seed)
+    if not over_games:
+        return [
+            [np.take(game, rng.integers(len(game), size=(reps, len(game)))) for game in sample]
+            for sample in samples
+        ]
+    number = len(samples[0])
+    games = rng.integers(number, size=(number, reps))
+    return [[_draw(sample, which, rng) for which in games] for sample in samples]
+
+
+def _draw(sample: Scores, which: NDArray[np.int64], rng: np.random.Generator) -> Array:
+    """Draw from the seeds of game `which[i]`, as many as the fewest of any game: `[len(which), seeds]`."""
+    counts = np.array([len(game) for game in sample])
+    padded = np.stack([np.resize(game, counts.max()) for game in sample])
+    seeds = rng.integers(counts[which][:, None], size=(len(which), counts.min()))
+    return np.asarray(padded[which[:, None], seeds])
 
 
 def as_scores(values: Sequence[Sequence[float]]) -> list[Array]:

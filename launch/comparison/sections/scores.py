@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ...runs.published import PROTOCOL
 from ...units import count
 from .. import plots
-from ..aggregation import MOST_PAIRS, ONE_SEED, Aggregation, pairs
+from ..aggregation import MOST_PAIRS, SEVERAL_GAMES, Aggregation, has_single, pairs
 from ..grouping import Comparison
 from ..names import join, name_of, versus
 from ..plots import Look
@@ -19,6 +19,7 @@ from ..scores import ScoreBoard
 from ..statistics import (
     Array,
     Interval,
+    Scores,
     as_scores,
     bootstrap,
     iqm,
@@ -39,16 +40,22 @@ def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
     over = Aggregation(comparison, board)
     if not over.games:
         return ["There is no score that all series share, so nothing can be concluded over games."]
-    ranked = sorted(((bootstrap(iqm, over.of(label)), label) for label in over.series), reverse=True)
-    named = "; ".join(f"{label} {plots.with_interval(estimate)}" for estimate, label in ranked)
+    ranked = sorted(((over.estimate(iqm, over.of(label)), label) for label in over.series), reverse=True)
+    named = "; ".join(f"{label} {plots.with_interval(found)}" for found, label in ranked)
     where = "" if over.games == comparison.games else f" over {join(over.games)}"
     lines = [f"Interquartile mean of the {over.unit}{where}, highest first: {named}."]
     if single := [game for game in over.games if any(len(board.cells[game, s]) == 1 for s in over.series)]:
         where = "" if single == over.games else f" on {join(single)}"
-        lines.append(f"With one seed of a core{where} nothing follows for others: train more to conclude.")
+        lines.append(
+            f"With one seed of a core{where} nothing follows for a single game; intervals are over games."
+            if over.over_games
+            else f"With one seed of a core{where} nothing follows for others: train more to conclude."
+        )
     if len(ranked) > 1:
         first, second = ranked[0][1], ranked[1][1]
-        games = [game for game in over.of_both(first, second) if game not in single]
+        games = over.of_both(first, second)
+        if not over.over_games:
+            games = [game for game in games if game not in single]
         lines += [_who_is_better(over, first, second, games)] if games else []
     return lines
 
@@ -133,26 +140,31 @@ def aggregates(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Lo
     rows: list[list[Cell]] = []
     drawn = []
     for name, statistic in kinds.items():
-        estimates = [(label, bootstrap(statistic, over.of(label))) for label in over.series]
-        rows += [[name, label, *estimate] for label, estimate in estimates]
+        estimates = [(label, over.estimate(statistic, over.of(label))) for label in over.series]
+        rows += [
+            [name, label, *found, *_over_games(over, statistic, over.of(label))] for label, found in estimates
+        ]
         figures = plots.intervals(
-            [(label, estimate, style[label].color) for label, estimate in estimates], _title(name), over.unit
+            [(label, found, style[label].color) for label, found in estimates], _title(name), over.unit
         )
-        caption = (
-            f"{_title(name)} of {count(len(over.games), 'game')}, with 95% stratified bootstrap intervals."
-        )
+        kind = _kind(over.over_games)
+        caption = f"{_title(name)} of {count(len(over.games), 'game')}, with 95% {kind} intervals."
         drawn.append(Plot(f"aggregate-{name.lower().replace(' ', '-')}", caption, figures))
     text = [
         "The IQM (interquartile mean) is the mean of the middle half of all seeds of all games, each game "
         "weighing the same."
         + (" Median and mean are over games, of means over seeds." if "median" in kinds else "")
         + (f" The optimality gap is how far runs fall short of {over.best}." if over.normalized else "")
-        + " Bars are 95% intervals of a stratified bootstrap: seeds are drawn anew within each game (Agarwal "
-        "et al. 2021, as in rliable).",
+        + (
+            ""
+            if over.over_games
+            else " Bars are 95% intervals of a stratified bootstrap: seeds are drawn anew within each game "
+            "(Agarwal et al. 2021, as in rliable)."
+        ),
         *over.notes,
     ]
-    table = Table("aggregates", ("statistic", "series", over.unit, "low", "high"), rows, 2)
-    return Section(title, text, plots=drawn, tables=[table])
+    table, note = _table("aggregates", ("statistic", "series", over.unit, "low", "high"), rows)
+    return Section(title, [*text, *note], plots=drawn, tables=[table])
 
 
 def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Look]) -> Section:
@@ -172,9 +184,8 @@ def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, L
         "mean over the games that both have scores of; a tie counts half. An interval that holds 0.5 leaves "
         "open which is better. It does not say by how much.",
     ]
-    both = [game for x, y, _ in found for label in (x, y) for game in over.raw(label, over.of_both(x, y))]
-    if any(len(game) == 1 for game in both):
-        text.append(ONE_SEED)
+    both = [[over.raw(label, over.of_both(x, y)) for label in (x, y)] for x, y, _ in found]
+    text += dict.fromkeys(line for samples in both for line in over.about_single(*samples))
     figures = plots.intervals(
         [(versus(x, y), chance, style[x].color) for x, y, chance in found[:MOST_PAIRS]],
         title,
@@ -182,18 +193,45 @@ def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, L
         reference=0.5,
         limits=(0.0, 1.0),
     )
-    caption = "With 95% stratified bootstrap intervals."
+    caption = f"With 95% {_kind(over.over_games)} intervals."
     if len(found) > MOST_PAIRS:
         caption += f" The likeliest {MOST_PAIRS} of {len(found)} pairs."
     plot = Plot("probability-of-improvement", caption, figures)
     columns = ("series", "over", "games", "probability", "low", "high")
-    rows: list[list[Cell]] = [[x, y, len(over.of_both(x, y)), *chance] for x, y, chance in found]
-    return Section(title, text, plots=[plot], tables=[Table("probability-of-improvement", columns, rows, 2)])
+    rows: list[list[Cell]] = [
+        [x, y, len(samples[0]), *chance, *_over_games(over, probability_of_improvement, *samples, reps=2_000)]
+        for (x, y, chance), samples in zip(found, both, strict=True)
+    ]
+    table, note = _table("probability-of-improvement", columns, rows)
+    return Section(title, [*text, *note], plots=[plot], tables=[table])
+
+
+def _over_games(
+    over: Aggregation, statistic: Callable[..., Array], *samples: Scores, reps: int = 10_000
+) -> tuple[float, float] | tuple[None, None]:
+    """Return the interval with games drawn anew, too; Nones where `estimate` has it, or of few games."""
+    if over.over_games or has_single(*samples) or len(samples[0]) < SEVERAL_GAMES:
+        return None, None
+    found = bootstrap(statistic, *samples, over_games=True, reps=reps)
+    return found.low, found.high
+
+
+def _table(name: str, columns: Sequence[str], rows: list[list[Cell]]) -> tuple[Table, list[str]]:
+    """Make a table whose rows end in what `_over_games` returned; explain those columns, if any has one."""
+    if all(row[-1] is None for row in rows):
+        return Table(name, columns, [row[:-2] for row in rows], 2), []
+    columns = (*columns, "low, over games", "high, over games")
+    note = "Over games: games are drawn anew, too, to say what other games like these would change as well."
+    return Table(name, columns, rows, 2), [note]
+
+
+def _kind(over_games: bool) -> str:
+    return "bootstrap" if over_games else "stratified bootstrap"
 
 
 def _likelier(over: Aggregation, x: str, y: str, games: Sequence[str]) -> tuple[str, str, Interval]:
     """Return the series whose runs more often score higher, the other, and how often."""
-    chance = bootstrap(probability_of_improvement, over.raw(x, games), over.raw(y, games), reps=2_000)
+    chance = over.estimate(probability_of_improvement, over.raw(x, games), over.raw(y, games), reps=2_000)
     if chance.value >= 0.5:
         return x, y, chance
     return y, x, Interval(1 - chance.value, 1 - chance.high, 1 - chance.low)

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from comparison_runs import add_evaluation, make_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -20,16 +21,19 @@ from tensorboard.plugins.hparams import plugin_data_pb2 as hparams_plugin_data_p
 from deltabeast.cores import core_names
 from deltabeast.launch import cli
 from deltabeast.launch.comparison import command
-from deltabeast.launch.comparison.aggregation import ONE_SEED
+from deltabeast.launch.comparison.aggregation import ONE_SEED, OVER_GAMES
 from deltabeast.launch.comparison.grouping import Comparison, compare
 from deltabeast.launch.comparison.plots import COLORS, looks
 from deltabeast.launch.comparison.report import Section
 from deltabeast.launch.comparison.runs import find_runs, read_run
 from deltabeast.launch.comparison.scores import ScoreBoard, score_board
+from deltabeast.launch.comparison.sections.profile import profile
 from deltabeast.launch.comparison.sections.published import published_sections
+from deltabeast.launch.comparison.sections.ranking import ranking
 from deltabeast.launch.comparison.sections.relative import relative
-from deltabeast.launch.comparison.sections.scores import improvement
+from deltabeast.launch.comparison.sections.scores import aggregates, conclusions, improvement
 from deltabeast.launch.comparison.tables import Table
+from deltabeast.launch.runs.published import published_scores
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -366,6 +370,90 @@ def test_pairs_are_compared_over_the_games_that_both_have(tmp_path: Path) -> Non
     make_run(tmp_path, "breakout", "lstm", scores=[2])
     comparison, board = compared(tmp_path)
     assert ONE_SEED in improvement(comparison, board, looks(comparison.core_of)).text
+
+
+PUBLISHED = ("gopher", "pong", "qbert", "seaquest", "zaxxon", "berzerk")
+
+
+def test_one_seed_of_several_games_has_intervals_over_games(tmp_path: Path) -> None:
+    for n, game in enumerate(PUBLISHED):
+        make_run(tmp_path, game, "lstm", scores=[n])
+        make_run(tmp_path, game, "rdn", scores=[n + 1 if n else 0])
+    comparison, board = compared(tmp_path)
+    style = looks(comparison.core_of)
+    _, single, better = conclusions(comparison, board)
+    assert single.endswith("nothing follows for a single game; intervals are over games.")
+    assert better.startswith("A run of rdn scores higher than one of lstm with probability 0.92 [0.75, 1.00]")
+    of_scores, of_pairs = aggregates(comparison, board, style), improvement(comparison, board, style)
+    for section in (of_scores, of_pairs):
+        assert OVER_GAMES in section.text and ONE_SEED not in section.text
+        assert "stratified" not in "".join([*section.text, *(plot.caption for plot in section.plots)])
+        assert "over games" not in "".join(section.tables[0].columns)
+    (row,) = of_pairs.tables[0].rows
+    assert row[:4] == ["rdn", "lstm", 6, pytest.approx(5.5 / 6)] and row[4] < row[3] < row[5] == 1
+
+    # With two seeds each, both kinds are there.
+    for n, game in enumerate(PUBLISHED):
+        for core in ("lstm", "rdn"):
+            make_run(tmp_path, game, core, 2, scores=[n + (core == "rdn")])
+    comparison, board = compared(tmp_path)
+    of_scores, of_pairs = aggregates(comparison, board, style), improvement(comparison, board, style)
+    for section in (of_scores, of_pairs):
+        assert not {OVER_GAMES, ONE_SEED} & set(section.text)
+        assert section.tables[0].columns[-2:] == ("low, over games", "high, over games")
+    for row in of_scores.tables[0].rows:
+        low, high, lowest, highest = map(float, row[-4:])
+        assert row[0] != "mean" or lowest < low <= high < highest
+    (row,) = of_pairs.tables[0].rows
+    assert row[-2] < row[-4] < row[-3] == row[-1] == 1
+
+
+def test_a_performance_profile_falls_from_the_lowest_to_the_highest_score(tmp_path: Path) -> None:
+    human = 14.6 / 3  # of Pong, by life
+    make_run(tmp_path, "pong", "lstm", scores=[human])
+    make_run(tmp_path, "pong", "rdn", scores=[5 * human])
+    comparison, board = compared(tmp_path)
+    style = looks(comparison.core_of)
+    assert profile(comparison, board, style) == [], "one game"
+    make_run(tmp_path, "gopher", "lstm", scores=[0])
+    make_run(tmp_path, "gopher", "rdn", scores=[0])
+    comparison, board = compared(tmp_path)
+    (section,) = profile(comparison, board, style)
+    (table,) = section.tables
+    shares = {(row[0], round(float(row[1]), 9)): row[2] for row in table.rows}
+    assert shares["lstm", 0.98] == 0.5 and shares["lstm", 1.02] == 0, (
+        "one of two games, at what a human scores"
+    )
+    assert shares["rdn", 0.0] == shares["rdn", 1.98] == 0.5 and ("rdn", 2.02) not in shares
+    (plot,) = section.plots
+    assert plot.name == "performance-profile" and "rdn" in plot.figures.svg
+
+
+def test_ranks_stand_beside_the_published_ones(tmp_path: Path) -> None:
+    games = PUBLISHED[:5]
+    for n, game in enumerate(games):
+        for seed in (1, 2):
+            make_run(tmp_path, game, "lstm", seed, scores=[10 + seed])
+            make_run(tmp_path, game, "rdn", seed, scores=[9 + seed + 2 * (n < 2)])  # better in the first two
+        make_run(tmp_path, game, "gru", scores=[100])  # was not published
+    comparison, board = compared(tmp_path)
+    (section,) = ranking(comparison, board)
+    (table,) = section.tables
+    theirs = {
+        (game, core, m): published_scores(game, core)[m].mean
+        for game in games
+        for core in ("lstm", "rdn")
+        for m in (50, 200)
+    }
+    published = [
+        sum(1.5 + np.sign(theirs[game, other, m] - theirs[game, core, m]) / 2 for game in games) / 5
+        for core, other in (("lstm", "rdn"), ("rdn", "lstm"))
+        for m in (50, 200)
+    ]
+    assert table.rows == [["lstm", 1.4, *published[:2]], ["rdn", 1.6, *published[2:]]]
+    assert published[0] != published[2] and published[0] + published[2] == 3
+    shutil.rmtree(tmp_path / games[0])
+    assert ranking(*compared(tmp_path)) == [], "four games"
 
 
 def test_losses_have_no_percentage_but_a_difference(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from deltabeast.agents import AgentSpec
 from deltabeast.cores import core_names
 from deltabeast.cores.registry import find_core
 from deltabeast.envs import game_info
-from deltabeast.launch.cli import parse
 from deltabeast.launch.comparison.aggregation import Aggregation
 from deltabeast.launch.comparison.differences import differences
 from deltabeast.launch.comparison.grouping import Comparison, compare
@@ -35,6 +34,7 @@ from deltabeast.launch.comparison.sections.scores import conclusions, improvemen
 from deltabeast.launch.comparison.sections.scores import scores as scores_section
 from deltabeast.launch.config import EvalConfig
 from deltabeast.launch.evaluation.environments import choose_protocol
+from deltabeast.launch.parsing import parse
 
 
 def read(*arguments: Path | str) -> tuple[list[Run], list[str]]:

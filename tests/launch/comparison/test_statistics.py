@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,12 @@ from deltabeast.launch.comparison.statistics import (
     bootstrap,
     iqm,
     mean,
+    mean_ranks,
     median,
     optimality_gap,
+    performance_profile,
     probability_of_improvement,
+    resample,
 )
 
 THEIRS = {
@@ -136,3 +141,55 @@ def test_an_interval_covers_what_it_should(seed: int) -> None:
 def test_the_same_scores_have_the_same_interval(seed: int) -> None:
     scores = [np.random.default_rng(seed).normal(size=5)]
     assert bootstrap(iqm, scores) == bootstrap(iqm, scores)
+
+
+def test_an_interval_over_games_is_that_of_all_ways_to_draw_them() -> None:
+    """Of five games with one seed each there are 3,125, all as likely."""
+    scores = [0.1, 0.2, 0.5, 1.4, 3.0]
+    means = [statistics.fmean(drawn) for drawn in itertools.product(scores, repeat=5)]
+    games = as_scores([[score] for score in scores])
+    low, high = np.percentile(means, [2.5, 97.5])
+    assert bootstrap(mean, games, over_games=True) == pytest.approx((1.04, low, high), abs=0.05)
+    assert bootstrap(mean, games) == (1.04, 1.04, 1.04)
+
+
+def test_games_are_drawn_first_then_their_seeds(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    games = list(rng.normal(size=(8, 3)) + rng.normal(size=(8, 1)))
+    (drawn,) = resample(games, over_games=True, reps=40_000, seed=seed)
+    assert [each.shape for each in drawn] == [(40_000, 3)] * 8
+    # A mean of eight games varies as much as an eighth of: their means, and what is left of three seeds'.
+    expected = (np.var([game.mean() for game in games]) + np.mean([game.var() / 3 for game in games])) / 8
+    assert np.var(mean(drawn)) == pytest.approx(expected, rel=0.05)
+
+
+def test_all_samples_have_the_same_games(seed: int) -> None:
+    """What is better in each game by a little is better in every draw, however far the games are apart."""
+    x = as_scores([[100.0 * game, 100.0 * game + 1] for game in range(6)])
+    y = [game - 2 for game in x]
+    assert bootstrap(probability_of_improvement, x, y, over_games=True, seed=seed) == (1, 1, 1)
+    few, many = resample(as_scores([[1], [2, 2, 2], [3, 3]]), as_scores([[1] * 4, [2] * 5, [3] * 4]),
+                         over_games=True, reps=500, seed=seed)  # fmt: skip
+    for a, b in zip(few, many, strict=True):
+        assert a.shape == (500, 1) and b.shape == (500, 4)
+        assert (b == a).all() and set(np.unique(a)) == {1.0, 2.0, 3.0}
+
+
+def test_a_performance_profile_is_the_share_above(rliable: Any, seed: int) -> None:
+    scores = scores_of(np.random.default_rng(seed), 3, 7)
+    thresholds = np.linspace(-0.3, 3.0, 12)
+    profile = performance_profile(list(scores.T), thresholds)
+    assert profile.tolist() == pytest.approx(
+        [rliable.library.run_score_deviation(scores, t) for t in thresholds]
+    )
+    # Of a threshold itself nothing is above; a game weighs the same with more seeds.
+    assert performance_profile(as_scores([[1, 2], [3]]), np.array([1.0, 2.5])).tolist() == [0.75, 0.5]
+    drawn = [np.stack([game, game[::-1]]) for game in scores.T]
+    assert performance_profile(drawn, thresholds) == pytest.approx(np.stack([profile, profile]))
+
+
+def test_ranks_by_hand() -> None:
+    scores = np.array([[5.0, 1.0, 2.0], [5.0, 3.0, 4.0], [1.0, 2.0, 9.0]])
+    assert mean_ranks(scores).tolist() == pytest.approx(
+        [(1.5 + 3 + 3) / 3, (1.5 + 1 + 2) / 3, (3 + 2 + 1) / 3]
+    )
