@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal, Union
+from typing import Annotated, Final, Literal, Union
 
 from tyro.conf import Positional, arg, subcommand
 
@@ -603,3 +604,21 @@ class BenchConfig:
         Annotated[BenchThroughputConfig, subcommand("throughput")],
     ]
     """What to measure."""
+
+
+COMMANDS: Final[Mapping[str, type]] = {
+    "train": TrainConfig,
+    "probe": ProbeConfig,
+    "card": CardConfig,
+    "eval": EvalConfig,
+    "watch": WatchConfig,
+    "compare": CompareConfig,
+    "games": GamesConfig,
+    "cores": CoresConfig,
+    "info": InfoConfig,
+    "export": ExportConfig,
+    "push": PushConfig,
+    "import-torchbeast": ImportConfig,
+    "bench": BenchConfig,
+}
+"""Every command and its options."""

@@ -92,6 +92,8 @@ def read_value(kind: Any, value: object) -> Any:
 
 
 def _one(kind: type, value: Any) -> Any:
+    if kind is Path and value == "":  # would be the current folder
+        raise ValueError(_ONE[Path])
     if kind in (str, Path):
         return kind(_word(str(value)))
     if kind is int and isinstance(value, float):

@@ -13,7 +13,7 @@ from training_process import assert_same_run
 from deltabeast.agents import Learner, make_executor
 from deltabeast.agents.cuda import graphs
 from deltabeast.agents.cuda.enqueued import Enqueued
-from deltabeast.launch.cli import parse
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.panel import Panel
 

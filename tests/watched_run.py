@@ -17,7 +17,7 @@ from rich.console import Console
 from training_process import TINY
 
 from deltabeast.agents import Episodes
-from deltabeast.launch.cli import parse
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.training.plan import resolve
 from deltabeast.launch.training.ray.engine import RayEngine
 from deltabeast.launch.training.run import Run

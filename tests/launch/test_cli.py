@@ -15,26 +15,27 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 import pytest
-from command_line import run
+from command_line import refused, run
 from rich.console import Console
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
 from deltabeast.cores import core_names, make_core, registry
 from deltabeast.cores.options import Option
 from deltabeast.envs import PAPER_GAMES, PROTOCOLS, GameInfo
-from deltabeast.launch import cli, core_list
+from deltabeast.launch import cli, core_list, parsing
 from deltabeast.launch.comparison.relative import LATER_CORES
 from deltabeast.launch.config import (
+    COMMANDS,
     BenchEnvConfig,
     BenchKernelsConfig,
     BenchThroughputConfig,
     EvalConfig,
-    GamesConfig,
     ProtocolName,
 )
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.evaluation import environments
 from deltabeast.launch.evaluation.command import evaluate_run
+from deltabeast.launch.parse_errors import condense
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import claim, read_config, resume_command, write_config
 from deltabeast.launch.runs.published import published_scores
@@ -46,6 +47,27 @@ from deltabeast.launch.tables import (
     plain_table,
     show,
 )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["train", "--game", "pong", "--run-dir", ""], "--run-dir"),
+        (["train", "--run-dir=", "--game", "pong"], "--run-dir"),
+        (["compare", "runs", "--out", ""], "--out"),
+        (["eval", ""], "an argument"),
+        (["watch", "--host", "localhost", "", "--record", "r"], "an argument"),
+        (["train", "--core-options", "layers", ""], "an argument"),
+    ],
+)
+def test_nothing_empty_is_taken_for_the_current_folder(
+    arguments: list[str], what: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    error = refused(capsys, *arguments)
+    assert error.startswith(f"deltabeast: error: {what} is empty; give a value")
+    assert not any(tmp_path.iterdir())
 
 
 def test_every_protocol_can_be_asked_for() -> None:
@@ -205,7 +227,7 @@ def test_messages_lose_their_frame_whatever_it_is_drawn_with(frame: str) -> None
         f"{corner}{line} Unrecognized options {line * 9}{right}",
         *(f"{side} {row:<40} {side}" for row in rows),
     ]
-    message = cli.condense("\n".join([*box, lower + line * 42 + lower_right]), ["train", "--gmae", "-x|y"])
+    message = condense("\n".join([*box, lower + line * 42 + lower_right]), ["train", "--gmae", "-x|y"])
     assert message == "unknown option --gmae; did you mean --game?"
 
 
@@ -239,7 +261,7 @@ def test_errors_of_a_command_become_one_line(
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setitem(cli.COMMANDS, "games", (GamesConfig, fail))
+    monkeypatch.setitem(cli.RUN, "games", fail)
     got, _, printed = run(capsys, "games")
     assert got == code and printed.count("\n") == 1
 
@@ -252,12 +274,12 @@ def test_help_is_quick_and_does_not_import_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("quick\n") and done.stderr == ""
-    for command in cli.COMMANDS:
+    for command in COMMANDS:
         assert f"• {command} " in done.stdout
 
 
 CONFIGS = {
-    **{command: config for command, (config, _) in cli.COMMANDS.items() if command != "bench"},
+    **{command: config for command, config in COMMANDS.items() if command != "bench"},
     "bench kernels": BenchKernelsConfig,
     "bench env": BenchEnvConfig,
     "bench throughput": BenchThroughputConfig,
@@ -278,7 +300,7 @@ def test_every_option_of_every_command_is_explained(command: str, capsys: pytest
 
 def test_arguments_reach_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[Any] = []
-    monkeypatch.setitem(cli.COMMANDS, "eval", (EvalConfig, got.append))
+    monkeypatch.setitem(cli.RUN, "eval", got.append)
     cli.main(
         ["eval", "a/b", "--checkpoint", "50M", "--protocol", "ale-standard", "--random", "--episodes", "2"]
     )
@@ -680,10 +702,10 @@ def test_info_names_what_is_damaged_and_says_the_rest(saved: Path) -> None:
 def test_the_command_to_go_on_means_the_same_run(arguments: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "a run"
     run_dir.mkdir()
-    config = cli.parse(["train", *arguments.split(), "--run-dir", str(run_dir)])
+    config = parsing.parse(["train", *arguments.split(), "--run-dir", str(run_dir)])
     write_config(run_dir, config)
     command = shlex.split(resume_command(read_config(run_dir), run_dir))
-    assert command[0] == "deltabeast" and cli.parse(command[1:]) == config
+    assert command[0] == "deltabeast" and parsing.parse(command[1:]) == config
 
 
 def test_games_are_listed_with_what_is_known_of_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import run
 
-from deltabeast.launch import cli
+from deltabeast.launch import parsing
 from deltabeast.launch.config import ProbeConfig, TrainConfig
 from deltabeast.launch.runs.directory import option_words, write_config
 from deltabeast.launch.runs.mine import remember
@@ -26,14 +26,14 @@ TYPED = (
 
 
 def test_a_runs_configuration_begins_another_run(tmp_path: Path) -> None:
-    begun = cli.parse(TYPED)
+    begun = parsing.parse(TYPED)
     begun.run_dir = tmp_path
     write_config(tmp_path, begun)
-    again = cli.parse(["train", "--config", str(tmp_path / "config.json")])
+    again = parsing.parse(["train", "--config", str(tmp_path / "config.json")])
     assert again.run_dir is None  # not into the same directory
     begun.run_dir, begun.config = None, again.config
     assert again == begun
-    other = cli.parse(["train", f"--config={tmp_path / 'config.json'}", "--seed", "7", "--steps", "1M"])
+    other = parsing.parse(["train", f"--config={tmp_path / 'config.json'}", "--seed", "7", "--steps", "1M"])
     assert (other.seed, other.steps, other.learning_rate) == (7, "1M", 1e-3)
     assert other.core_options == {"hidden_size": "64"}  # words, which the core reads
 
@@ -44,7 +44,7 @@ def test_yaml_begins_from_a_preset_and_what_is_typed_wins(tmp_path: Path) -> Non
         "game: pong\npreset: laptop\nlearning-rate: 3e-4\ncore_options: {num_layers: 1}\n"
         "cores: [lstm, rdn]\ncompile: 'off'\n"
     )
-    config = cli.parse(["train", "--config", str(file), "--unroll-length", "30"])
+    config = parsing.parse(["train", "--config", str(file), "--unroll-length", "30"])
     assert config.game == "pong" and config.batch_size == 16  # the preset's
     assert config.learning_rate == 3e-4 and config.core_options == {"num_layers": 1}
     assert config.cores == ("lstm", "rdn") and config.compile == "off"
@@ -54,7 +54,7 @@ def test_yaml_begins_from_a_preset_and_what_is_typed_wins(tmp_path: Path) -> Non
 def test_a_probe_is_taken_from_a_file_whole(tmp_path: Path) -> None:
     config = ProbeConfig("swap", {"length": 16}, core="lstm", updates=30)
     write_config(tmp_path, config, command="probe")
-    again = cli.parse(["probe", "--config", str(tmp_path / "config.json"), "--seed", "2"])
+    again = parsing.parse(["probe", "--config", str(tmp_path / "config.json"), "--seed", "2"])
     assert (again.task, again.task_options, again.core) == ("swap", {"length": 16}, "lstm")
     assert (again.updates, again.seed) == (30, 2)
 
@@ -67,7 +67,7 @@ def test_what_is_shown_can_be_given_back(
     assert code == 0
     file = tmp_path / "shown.json"
     file.write_text(shown)
-    config, again = cli.parse(command), cli.parse([command[0], "--config", str(file)])
+    config, again = parsing.parse(command), parsing.parse([command[0], "--config", str(file)])
     config.config = again.config
     if command[0] == "train":
         config.protocol = "paper-code"  # is filled in
@@ -109,18 +109,18 @@ def test_what_could_not_run_is_not_shown(options: str, says: str, capsys: pytest
 
 
 def test_what_is_typed_displaces_what_excludes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_config(tmp_path, cli.parse(TYPED))
+    write_config(tmp_path, parsing.parse(TYPED))
     file = ("train", "--config", str(tmp_path))  # a run stands for its config.json
-    env = cli.parse([*file, "--env", "CartPole-v1"])
+    env = parsing.parse([*file, "--env", "CartPole-v1"])
     assert env.game is None and env.core_options == {"hidden_size": "64"}
     assert capsys.readouterr().err == ""
-    core = cli.parse([*file, "--core", "gru"])
+    core = parsing.parse([*file, "--core", "gru"])
     assert (core.core, core.core_options) == ("gru", {})
     assert "--core-options hidden_size 64 was for another core and is left out" in capsys.readouterr().err
     for same in (["--core=delta_net"], ["--core", "delta_net"]):
-        assert cli.parse([*file, *same]).core_options == {"hidden_size": "64"}
-    assert cli.parse([*file, "--core-options", "num_heads", "2"]).core_options == {"num_heads": "2"}
-    assert cli.parse([*file, "--engine", "ray"]).num_workers is None  # which is for the local engine
+        assert parsing.parse([*file, *same]).core_options == {"hidden_size": "64"}
+    assert parsing.parse([*file, "--core-options", "num_heads", "2"]).core_options == {"num_heads": "2"}
+    assert parsing.parse([*file, "--engine", "ray"]).num_workers is None  # which is for the local engine
     code, _, error = run(capsys, *file, "--config", "other.json")
     assert code == 2 and "give one of them" in error
 
@@ -129,20 +129,20 @@ def test_what_is_typed_displaces_what_only_the_other_had(tmp_path: Path) -> None
     (tmp_path / "game.json").write_text(
         '{"game": "pong", "frame_stack": 1, "num_actions": 6, "protocol": "paper-text"}'
     )
-    env = cli.parse(["train", "--config", str(tmp_path / "game.json"), "--env", "CartPole-v1"])
+    env = parsing.parse(["train", "--config", str(tmp_path / "game.json"), "--env", "CartPole-v1"])
     assert (env.frame_stack, env.num_actions, env.protocol) == (4, None, None)
     (tmp_path / "ray.json").write_text(
         '{"game": "pong", "engine": "ray", "num_learners": 2, "cores": ["lstm", "rdn"], "seeds": 3}'
     )
     file = ("train", "--config", str(tmp_path / "ray.json"))
-    one = cli.parse([*file, "--engine", "local", "--core", "gru", "--seed", "2"])
+    one = parsing.parse([*file, "--engine", "local", "--core", "gru", "--seed", "2"])
     assert (one.core, one.cores, one.seed, one.seeds, one.num_learners) == ("gru", (), 2, None, 1)
-    assert cli.parse([*file, "--cores", "gru"]).cores == ("gru",)
+    assert parsing.parse([*file, "--cores", "gru"]).cores == ("gru",)
 
 
 def test_a_typed_preset_wins_over_the_files_values(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"game": "pong", "learning_rate": 1e-3, "discount": 0.9}')
-    config = cli.parse(["train", "--config", str(tmp_path / "a.json"), "--preset", "laptop"])
+    config = parsing.parse(["train", "--config", str(tmp_path / "a.json"), "--preset", "laptop"])
     assert (config.preset, config.learning_rate, config.discount) == ("laptop", 4e-4, 0.9)
 
 
@@ -186,7 +186,7 @@ def test_a_value_of_a_file_is_never_an_option(tmp_path: Path) -> None:
     """Whatever it looks like: it is the value of the option that has it, and no other's."""
     file = tmp_path / "a.json"
     file.write_text('{"env": "--core a:B-v0", "device": "--run-dir=x", "preset": null, "steps": "--seed 3"}')
-    config = cli.parse(["train", "--config", str(file), "--num-envs", "4"])
+    config = parsing.parse(["train", "--config", str(file), "--num-envs", "4"])
     assert (config.env, config.device, config.steps) == ("--core a:B-v0", "--run-dir=x", "--seed 3")
     assert (config.core, config.run_dir, config.seed, config.num_envs) == ("rdn", None, 1, 4)
 
@@ -196,10 +196,10 @@ def test_what_a_command_says_can_be_typed_again() -> None:
     given = {"env": "--core=a:B", "device": "-x", "learning_rate": 1e-3, "deterministic": True, "seed": -1}
     words = [word for name, value in given.items() for word in option_words(name, value)]
     assert words[:2] == ["--env=--core=a:B", "--device=-x"]
-    config = cli.parse(["train", *words])
+    config = parsing.parse(["train", *words])
     assert {name: getattr(config, name) for name in given} == given
     several = option_words("core_options", {"a": -1, "b": "-.5", "c": None})
-    assert cli.parse(["train", *several]).core_options == {"a": "-1", "b": "-.5", "c": "None"}
+    assert parsing.parse(["train", *several]).core_options == {"a": "-1", "b": "-.5", "c": "None"}
 
 
 REACHING = {
@@ -221,7 +221,7 @@ def test_where_a_file_reaches_out_to_is_typed_as_well(
         code, out, error = run(capsys, "train", "--config", str(file), *show)
         assert (code, out) == (2, "")
         assert error.endswith(f"{file} has {option} {value}: {why}; if you want that, give {consent}\n")
-    config = cli.parse(["train", "--config", str(file), *consent.split()])
+    config = parsing.parse(["train", "--config", str(file), *consent.split()])
     assert str(getattr(config, option)) == value
 
 
@@ -243,7 +243,7 @@ def test_a_run_that_was_begun_here_goes_on_unasked(
     assert run(capsys, *words, "--show-config")[0] == 2
     said: list[str] = []
     remember(home, begun, said.append)
-    again = cli.parse(words)
+    again = parsing.parse(words)
     assert again.track == begun.track and said == []
     if isinstance(begun, TrainConfig):
         assert again.ray_address == "auto"
@@ -255,7 +255,7 @@ def test_a_run_that_was_begun_here_goes_on_unasked(
     assert run(capsys, *words)[0] == 2
     write_config(home, begun, command=command)
     remember(home, begun, said.append)
-    assert cli.parse(words) == again
+    assert parsing.parse(words) == again
 
 
 def test_a_record_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ def test_a_file_that_is_no_file_hangs_nothing(tmp_path: Path, capsys: pytest.Cap
 
 def test_on_and_off_are_words_in_yaml_too(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("game: pong\noverlap: off\ncompile: on\ndeterministic: off\n")
-    config = cli.parse(["train", "--config", str(tmp_path / "a.yaml")])
+    config = parsing.parse(["train", "--config", str(tmp_path / "a.yaml")])
     assert (config.overlap, config.compile, config.deterministic) == ("off", "on", False)
 
 
@@ -323,6 +323,7 @@ def test_on_and_off_are_words_in_yaml_too(tmp_path: Path) -> None:
             "FILE holds a configuration of eval; give one of train or probe",
         ),
         ('{"num_envs": [1, 2]}', "FILE: num_envs is [1, 2]; it takes one value"),
+        ('{"run_dir": ""}', "FILE: run_dir is ''; it takes a path"),
         ('{"num_envs": true}', "FILE: num_envs is True; it takes one value"),
         ('{"deterministic": 1}', "FILE: deterministic is 1; it takes true or false"),
         ('{"core_options": 3}', "FILE: core_options is 3; it takes names with values"),
@@ -379,7 +380,7 @@ def test_a_yaml_file_makes_no_objects(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_a_folder_of_runs_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "seed-1").mkdir()
-    write_config(tmp_path / "seed-1", cli.parse(TYPED))
+    write_config(tmp_path / "seed-1", parsing.parse(TYPED))
     code, _, error = run(capsys, "train", "--config", str(tmp_path))
     assert code == 2 and f"no run at {tmp_path}; give one below it: {tmp_path / 'seed-1'}" in error
 

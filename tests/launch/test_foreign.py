@@ -127,7 +127,7 @@ def test_everything_is_printed_by_functions_that_make_it_safe() -> None:
         "output.py": None,
         "cli.py": {
             "print(show_config(function, commands.resolved(config)))",
-            "print(_completion(given))",
+            "print(completion(given))",
         },
         "tables.py": {"Console(width=None if sys.stdout.isatty() else needs).print(renderable)"},
         "bench/command.py": {"console.print(table(collected))"},

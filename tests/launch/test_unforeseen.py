@@ -92,7 +92,7 @@ def test_a_bug_ends_in_a_line_below_its_traceback(
     def breaks(_config: object) -> None:
         raise ZeroDivisionError("by \x1b[31m zero")
 
-    monkeypatch.setitem(cli.COMMANDS, "games", (cli.GamesConfig, breaks))
+    monkeypatch.setitem(cli.RUN, "games", breaks)
     code, _, error = run(capsys, "games")
     *above, last = error.splitlines()
     assert code == 1 and above[0] == "Traceback (most recent call last):" and "in breaks" in error

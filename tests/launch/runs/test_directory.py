@@ -15,10 +15,10 @@ from training_in_process import EXACT, on_update, run
 from training_process import CARTPOLE, rows
 
 from deltabeast.agents import Learner, files
-from deltabeast.launch.cli import parse
 from deltabeast.launch.config import ProbeConfig, TrainConfig
 from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.output import warnings_in_lines
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.probe.command import probe
 from deltabeast.launch.runs.directory import claim, is_claimed, read_config, write_config
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deltabeast.agents import Agent, AgentSpec, save_checkpoint
-from deltabeast.launch import cli
+from deltabeast.launch import parsing
 from deltabeast.launch.comparison.grouping import compare
 from deltabeast.launch.comparison.probes import Probe, read_probe
 from deltabeast.launch.comparison.reading import read_runs
@@ -131,10 +131,10 @@ def test_what_no_option_takes_is_in_no_command(name: str, value: Any, run_dir: P
 
 def test_values_that_look_like_options_stay_values(run_dir: Path) -> None:
     saved = {"env": "--core=helper:Core", "device": "-x", "core": "rdn", "game": None}
-    config = cli.parse(shlex.split(resume_command(saved, Path("-r")))[1:])
+    config = parsing.parse(shlex.split(resume_command(saved, Path("-r")))[1:])
     assert (config.env, config.device, config.core, config.run_dir) == (*list(saved.values())[:3], Path("-r"))
     command = eval_command(Path("-r"), *consent("--checkpoint=a:B", "--sample:c"))
-    given = cli.parse(shlex.split(command)[1:])
+    given = parsing.parse(shlex.split(command)[1:])
     assert (given.run, given.checkpoint, given.sample) == (Path("./-r"), "latest", False)
     assert (given.trust_core, given.trust_env) == ("--checkpoint=a:B", "--sample:c")
 

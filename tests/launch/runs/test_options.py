@@ -14,10 +14,11 @@ from comparison_runs import make_run
 
 from deltabeast.agents.manifest import checkpoint_paths, read_spec
 from deltabeast.cores import make_core
-from deltabeast.launch.cli import main, parse
+from deltabeast.launch.cli import main
 from deltabeast.launch.comparison.runs import read_run
 from deltabeast.launch.config import Formerly, Only, Scope, TrainConfig
 from deltabeast.launch.errors import UsageError
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.runs.directory import read_config, resume_command, write_config
 from deltabeast.launch.runs.options import (
     DEFAULTS,

@@ -14,9 +14,9 @@ from random_batches import make_batch
 
 from deltabeast.agents import Agent, AgentSpec, Learner
 from deltabeast.agents.vtrace import vtrace_from_log_rhos
-from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import UsageError
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.directory import resume_command
 from deltabeast.launch.runs.presets import (

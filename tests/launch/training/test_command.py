@@ -16,8 +16,8 @@ from training_process import (
     newest,
 )
 
-from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import UsageError
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.runs.directory import claim
 from deltabeast.launch.training.command import train
 

@@ -21,8 +21,9 @@ from training_in_process import FEEDFORWARD, run
 from training_process import rows
 
 from deltabeast.agents.stopwatch import Tracing
-from deltabeast.launch.cli import main, parse
+from deltabeast.launch.cli import main
 from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.processes.child import Child
 from deltabeast.launch.training.evaluations import Evaluations, Scores, scores_of
 from deltabeast.launch.training.profiling import NAME

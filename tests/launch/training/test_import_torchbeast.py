@@ -16,9 +16,9 @@ import reference_torchbeast as reference
 import torch
 
 from deltabeast.agents import load_agent, load_checkpoint, resolve_checkpoint
-from deltabeast.launch.cli import parse
 from deltabeast.launch.config import ImportConfig
 from deltabeast.launch.errors import UsageError
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.import_torchbeast import import_model

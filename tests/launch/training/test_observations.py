@@ -17,9 +17,10 @@ from training_process import CARTPOLE, newest
 
 from deltabeast.agents import AgentSpec, load_agent
 from deltabeast.envs.gymnasium_env import GymnasiumEnvs
-from deltabeast.launch.cli import main, parse
+from deltabeast.launch.cli import main
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.evaluation.environments import env_maker
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.runs.describe import describe_run
 from deltabeast.launch.runs.observations import reading
 from deltabeast.launch.training.plan import agent_spec, make_env, per_process

@@ -15,9 +15,9 @@ from training_process import CARTPOLE, TINY, newest, rows
 from deltabeast.agents import Agent, Learner, PartialUpdate, Unroll
 from deltabeast.agents.cpu.cache import NO_CACHE
 from deltabeast.agents.replay import Place, ReplayBuffer
-from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import UsageError
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.training.cpu_parts import cache_spec
 from deltabeast.launch.training.plan import agent_spec, make_env, per_process, resolve
 from deltabeast.launch.training.reuse import REFILLS, batches_of_updates, make_replay, replay_notes

@@ -14,8 +14,8 @@ from training_in_process import FEEDFORWARD
 from training_process import last_step, newest, rows
 
 from deltabeast.agents import Agent
-from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.runs.sinks import Sink
 from deltabeast.launch.training import run as run_module
 from deltabeast.launch.training.engine import ActorError, Update, WeightsLost

@@ -16,9 +16,9 @@ from training_process import TINY, rows
 from deltabeast.agents import Actor, Agent, Unroll
 from deltabeast.agents.sampling import EnvShard, ShardedRng, exponential
 from deltabeast.agents.weights import SharedWeights
-from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import UsageError
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.training.local.sources import Lockstep
 from deltabeast.launch.training.plan import (
     agent_spec,

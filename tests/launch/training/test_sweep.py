@@ -20,8 +20,8 @@ pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 from rich.console import Console
 
-from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import UsageError
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.training import sweep as sweeps
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.local import engine as local_engine

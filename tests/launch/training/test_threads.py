@@ -13,7 +13,8 @@ from command_line import refused
 from training_in_process import FEEDFORWARD, run
 from training_process import CARTPOLE
 
-from deltabeast.launch.cli import main, parse
+from deltabeast.launch.cli import main
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.training.local.engine import LocalEngine
 from deltabeast.launch.training.plan import resolve
 from deltabeast.launch.training.sweep import needs

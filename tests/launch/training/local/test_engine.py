@@ -21,8 +21,8 @@ from deltabeast.agents.accelerate import ALL
 from deltabeast.agents.cpu.agent import FastAgent
 from deltabeast.agents.cpu.cache import NO_CACHE
 from deltabeast.agents.cpu.verify import NUM_ENVS
-from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.training import cpu_parts, plan
 from deltabeast.launch.training.local import engine as local_engine
 from deltabeast.launch.training.local import workers as local_workers

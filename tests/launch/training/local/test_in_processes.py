@@ -19,8 +19,8 @@ from training_in_process import EXACT, FEEDFORWARD, Killed, kill_at, listen, on_
 from training_process import CARTPOLE, assert_same_run, last_step, newest, rows
 
 from deltabeast.agents import Learner
-from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, StoppedBySignal
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.processes import supervision
 from deltabeast.launch.processes.env_processes import ProcessEnvs
 from deltabeast.launch.training import plan

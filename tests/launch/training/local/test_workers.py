@@ -20,8 +20,8 @@ from training_process import CARTPOLE, TINY, Training, last_step, newest, rows
 from deltabeast.agents import Agent, Episodes, PartialUpdate
 from deltabeast.agents.accelerate import ALL
 from deltabeast.agents.normaliser import make_normaliser, merge, moments
-from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError, UsageError
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.processes.machine import own_cpus
 from deltabeast.launch.training.flat_parameters import gradients_of
 from deltabeast.launch.training.local.contributions import Contributions

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.training import ray as cluster
 from deltabeast.launch.training.randomness import actor_seed
 from deltabeast.launch.training.ray import restarts

@@ -18,8 +18,8 @@ from processes import alive, command, descendants, family, listening
 from ray.cluster_utils import Cluster
 from training_process import CARTPOLE, Training, last_step, newest, rows
 
-from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import UsageError
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.processes.supervision import REQUESTS, WARNINGS
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.ray import cluster as ray_cluster

@@ -20,8 +20,8 @@ from watched_run import SMALL, Watched
 
 from deltabeast.agents import Agent
 from deltabeast.agents.accelerate import ALL
-from deltabeast.launch.cli import parse
 from deltabeast.launch.config import TrainConfig
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.training import reading_ages
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.flat_parameters import flatten

@@ -19,8 +19,8 @@ from session_seed import SEED
 from training_process import CARTPOLE, TINY, assert_same, last_step, newest, rows
 from watched_run import NUMBERED, SMALL, STORE, UNROLL, Watched, assert_accounts_balance, speed, watched
 
-from deltabeast.launch.cli import parse
 from deltabeast.launch.errors import RunError
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.training.command import train
 from deltabeast.launch.training.engine import ActorError
 from deltabeast.launch.training.local import engine as local_engine
