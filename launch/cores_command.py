@@ -7,8 +7,7 @@ from ..cores.registry import core_name, find_core
 from . import core_list
 from .config import CoresConfig
 from .errors import UsageError
-from .output import tell
-from .parsing import first_sentence
+from .output import first_sentence, tell
 from .probe.key_value_model import FAST_WEIGHT_MEMORY, KeyValueModel
 from .tables import core_options_table, cores_table, leave_out_last_columns, output_width, show, show_lines
 

@@ -126,3 +126,9 @@ def _nearest(error: UnicodeError) -> tuple[str, int]:
     text = error.object[error.start : error.end]
     plain = "".join(_PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text)
     return plain, error.end
+
+
+def first_sentence(doc: str | None) -> str:
+    """Return the first sentence of a docstring."""
+    paragraph = " ".join((doc or "").strip().split("\n\n")[0].split())
+    return re.split(r"(?<=\.) ", paragraph)[0].rstrip(".")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
@@ -19,6 +18,7 @@ from .completion import complete_names, shell_of
 from .config import COMMANDS, TrainConfig
 from .config_file import begin_with, taken_from_file, typed_values
 from .errors import UsageError
+from .output import first_sentence
 from .parse_errors import condense
 from .runs.directory import chosen_preset
 
@@ -72,15 +72,15 @@ def _check_empty(arguments: Sequence[str]) -> None:
     for before, word in pairwise(["", *arguments]):
         option, equals, value = word.partition("=")
         if not word or (word.startswith("--") and equals and not value):
-            of = option or (before if before.startswith("--") else "an argument")
-            raise UsageError(f"{of} is empty; give a value, or leave it out (is a shell variable unset?)")
+            which = option or (f"the argument after {before}" if before else "the first argument")
+            raise UsageError(f"{which} is empty; give a value (is a shell variable unset?)")
 
 
 def _check_pairs(arguments: Sequence[str]) -> None:
     """Raise UsageError for a name without a value, or given twice, in an option of names and values."""
-    command = COMMANDS.get(arguments[0]) if arguments else None
+    options = COMMANDS.get(arguments[0]) if arguments else None
     given = [word.partition("=")[0].replace("_", "-") for word in arguments]
-    for option, kind in get_type_hints(command).items() if command else ():
+    for option, kind in get_type_hints(options).items() if options else ():
         flag = f"--{option.replace('_', '-')}"
         if get_origin(kind) is not dict or flag not in given:
             continue
@@ -169,9 +169,3 @@ def _parse_error(arguments: Sequence[str], begun: Any = None) -> str:
         else:
             os.environ["COLUMNS"] = columns
     return condense(stderr.getvalue(), arguments)
-
-
-def first_sentence(doc: str | None) -> str:
-    """Return the first sentence of a docstring."""
-    paragraph = " ".join((doc or "").strip().split("\n\n")[0].split())
-    return re.split(r"(?<=\.) ", paragraph)[0].rstrip(".")

@@ -1773,13 +1773,11 @@ MUTANTS = [
     ("launch/comparison/statistics.py", "number * math.lcm(*counts) // count", "number * math.lcm(*counts)"),
     ("launch/comparison/statistics.py", "cut = number // 4 * whole", "cut = 0"),
     ("launch/comparison/statistics.py", "if not over_games:", "if True:"),
-    (
-        "launch/comparison/statistics.py",
-        "for which in games] for",
-        "for which in rng.permutation(games.T).T] for",
-    ),
-    ("launch/comparison/statistics.py", "counts.min()))", "counts.max()))"),
-    ("launch/comparison/statistics.py", "rng.integers(counts[which][:, None],", "rng.integers(1,"),
+    ("launch/comparison/statistics.py", "(sample)[drawn])", "(sample)[rng.permutation(drawn.T).T])"),
+    ("launch/comparison/statistics.py", "size=(number, reps))\n", "size=(1, reps)).repeat(number, 0)\n"),
+    ("launch/comparison/aggregation.py", "over_games=self.over_games, reps", "reps"),
+    ("launch/comparison/sections/profile.py", "over_games=over.over_games, ", ""),
+    ("launch/comparison/sections/ranking.py", " and every.count(core) == 1", ""),
     ("launch/comparison/statistics.py", "(equal + 1) / 2", "equal / 2"),
     ("launch/comparison/statistics.py", "None, :] > thresholds", "None, :] >= thresholds"),
     ("launch/comparison/aggregation.py", "len(several) >= SEVERAL_GAMES and ", ""),
@@ -2225,7 +2223,7 @@ TESTS = {
         ("comparison/aggregation", "sections/scores", "sections/profile", "sections/ranking"),
         (
             *("tests/launch/comparison/test_report.py", "tests/launch/comparison/test_runs.py"),
-            *("-k", "one_seed or profile or ranks or aggregated or conclusions or pairs or drawn"),
+            *("-m", "not long"),
         ),
     ),
     **dict.fromkeys(

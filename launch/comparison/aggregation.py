@@ -12,8 +12,9 @@ from .statistics import Array, Interval, Scores, as_scores, bootstrap
 
 ONE_SEED = "A game with one seed does not vary at all in the bootstrap: intervals are too narrow."
 OVER_GAMES = (
-    "Some games have one seed, which does not vary: intervals are over games, which are drawn anew with "
-    "their seeds. They say what other games like these would change, and nothing of a single game."
+    "Some games have a single seed, so that seeds drawn anew would show too little spread: intervals are "
+    "from drawing games anew. They say how the result would differ with other games of this kind, not how "
+    "sure it is in any one game."
 )
 SEVERAL_GAMES = 5
 """Drawing from fewer games anew says little of others."""
@@ -71,16 +72,13 @@ class Aggregation:
 
     def estimate(self, statistic: Callable[..., Array], *samples: Scores, reps: int = 10_000) -> Interval:
         """Return a statistic of samples of the same games with its interval, over seeds or over games."""
-        return bootstrap(statistic, *samples, over_games=self._draws_games(*samples), reps=reps)
+        return bootstrap(statistic, *samples, over_games=self.over_games, reps=reps)
 
     def about_single(self, *samples: Scores) -> list[str]:
         """Say what a game's single seed does to the intervals of `estimate`; nothing where all have more."""
         if not has_single(*samples):
             return []
-        return [OVER_GAMES if self._draws_games(*samples) else ONE_SEED]
-
-    def _draws_games(self, *samples: Scores) -> bool:
-        return self.over_games and len(samples[0]) >= SEVERAL_GAMES
+        return [OVER_GAMES if self.over_games else ONE_SEED]
 
     def _has_normalized(self, game: str) -> bool:
         return all(s.normalized is not None for label in self.series for s in self._cells[game, label])

@@ -185,7 +185,7 @@ def _notes(comparison: Comparison, differing: Sequence[str], usual: Mapping[str,
         elif len(single) > _NAMED:
             each = ", counted in each game" if len(comparison.games) > 1 else ""
             which = f"{len(single)} of {len(comparison.cells)} series{each}"
-        notes.append(f"One seed only, so neither spread nor interval: {which}.")
+        notes.append(f"One seed only, so no spread over seeds: {which}.")
     if len({run.versions.get("commit") for run in comparison.runs()} - {None}) > 1:
         notes.append("The runs were trained by different commits of deltabeast; the table of runs has them.")
     missing = [

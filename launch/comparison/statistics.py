@@ -99,12 +99,13 @@ def bootstrap(
 def resample(
     *samples: Scores, over_games: bool = False, reps: int = 10_000, seed: int = 1
 ) -> list[list[Array]]:
-    """Draw from the seeds of each game with replacement: of each sample, an array `[reps, seeds]` a game.
+    """Draw scores anew with replacement: of each sample, an array `[reps, seeds]` a game.
 
-    Games stay as they are (a stratified bootstrap), so that intervals say what other seeds would change; a
-    game with one seed does not vary at all. `over_games`: games are drawn with replacement first, the same
-    ones for all samples: intervals then say what other games like these would change, too. Where games differ
-    in their number of seeds as many are drawn of each as the fewest have.
+    Seeds are drawn within each game (a stratified bootstrap): intervals cover what other seeds would change,
+    and a game with one seed does not vary. `over_games`: games are drawn instead, with all their seeds, the
+    same ones for all samples: intervals cover what other games would change, and other seeds, as a game's
+    scores vary with them, too (Davison & Hinkley 1997, section 3.8). Seeds are then repeated, so that all
+    games have the least common multiple of their numbers.
     """
     rng = np.random.default_rng(seed)
     if not over_games:
@@ -113,16 +114,14 @@ def resample(
             for sample in samples
         ]
     number = len(samples[0])
-    games = rng.integers(number, size=(number, reps))
-    return [[_draw(sample, which, rng) for which in games] for sample in samples]
+    drawn = rng.integers(number, size=(number, reps))
+    return [list(_repeated(sample)[drawn]) for sample in samples]
 
 
-def _draw(sample: Scores, which: NDArray[np.int64], rng: np.random.Generator) -> Array:
-    """Draw from the seeds of game `which[i]`, as many as the fewest of any game: `[len(which), seeds]`."""
-    counts = np.array([len(game) for game in sample])
-    padded = np.stack([np.resize(game, counts.max()) for game in sample])
-    seeds = rng.integers(counts[which][:, None], size=(len(which), counts.min()))
-    return np.asarray(padded[which[:, None], seeds])
+def _repeated(sample: Scores) -> Array:
+    """Repeat the seeds of each game, so that all have as many: `[games, seeds]`."""
+    length = math.lcm(*map(len, sample))
+    return np.stack([np.repeat(game, length // len(game)) for game in sample])
 
 
 def as_scores(values: Sequence[Sequence[float]]) -> list[Array]:

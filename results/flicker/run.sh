@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Pong from one screen of which half are black, so that what was seen must be remembered: memories and none, three seeds; each run
-# trained, evaluated with sampled actions, also with its state reset every few steps, and exported.
+# Pong from single screens, each black with probability 0.5, so that what was seen must be remembered: memories and none, three seeds;
+# each run trained, evaluated with sampled actions, also with its state reset every few steps, and exported. ../atari/plan.md has the costs.
 # Exported runs are skipped, and what ../keep.py has kept; killed ones are resumed.
 # Usage: results/flicker/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. CORES="lstm delta_net-conv" SEEDS="4 5": those alone. STEPS=6M: longer, into
@@ -9,7 +9,7 @@ set -euo pipefail
 runs=${1:?directory for the runs} part=${2:-1/1}
 number=0
 
-# what must be there first
+# most important first
 cores=(
 	feedforward lstm delta_net rdn
 	gru transformer gated_delta_net kda

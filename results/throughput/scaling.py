@@ -39,7 +39,7 @@ import torch
 
 from deltabeast.agents import Agent, Episodes, PartialUpdate
 from deltabeast.agents.normaliser import merge
-from deltabeast.launch.cli import parse
+from deltabeast.launch.parsing import parse
 from deltabeast.launch.processes.child import Child, send
 from deltabeast.launch.training.local.contributions import Contributions
 from deltabeast.launch.training.local.shared import Shared, new_file

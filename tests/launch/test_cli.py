@@ -52,12 +52,13 @@ from deltabeast.launch.tables import (
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["train", "--game", "pong", "--run-dir", ""], "--run-dir"),
+        (["train", "--game", "pong", "--run-dir", ""], "the argument after --run-dir"),
         (["train", "--run-dir=", "--game", "pong"], "--run-dir"),
-        (["compare", "runs", "--out", ""], "--out"),
-        (["eval", ""], "an argument"),
-        (["watch", "--host", "localhost", "", "--record", "r"], "an argument"),
-        (["train", "--core-options", "layers", ""], "an argument"),
+        (["compare", "runs", "--out", ""], "the argument after --out"),
+        ([""], "the first argument"),
+        (["eval", ""], "the argument after eval"),
+        (["watch", "--host", "localhost", "", "--record", "r"], "the argument after localhost"),
+        (["train", "--core-options", "layers", ""], "the argument after layers"),
     ],
 )
 def test_nothing_empty_is_taken_for_the_current_folder(
@@ -264,6 +265,10 @@ def test_errors_of_a_command_become_one_line(
     monkeypatch.setitem(cli.RUN, "games", fail)
     got, _, printed = run(capsys, "games")
     assert got == code and printed.count("\n") == 1
+
+
+def test_every_command_does_something() -> None:
+    assert list(cli.RUN) == list(COMMANDS)
 
 
 def test_help_is_quick_and_does_not_import_torch() -> None:

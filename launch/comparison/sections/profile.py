@@ -33,7 +33,8 @@ def profile(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Look]
     for label, sample in samples.items():
         (drawn,) = resample(sample, over_games=over.over_games, reps=2_000)
         low, high = np.percentile(performance_profile(drawn, thresholds), [2.5, 97.5], axis=0)
-        bands[label] = Band(thresholds, performance_profile(sample, thresholds), low, high, seeds=2)
+        share = performance_profile(sample, thresholds)
+        bands[label] = Band(thresholds, share, low, high, seeds=sum(map(len, sample)))
     title = "Performance profile"
     figures = plots.learning_curves(
         {label: [] for label in bands}, bands, style, over.unit, "share of runs above it", title
@@ -46,8 +47,10 @@ def profile(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Look]
     text = [
         "The share of runs that score more than what the axis says, each game weighing the same (Agarwal et "
         "al. 2021). A series above another throughout is better, whatever score counts as enough; where two "
-        "cross, one is better at scoring something, the other at scoring much.",
-        f"{count(len(over.games), 'game')}; bands are 95% intervals, of what the aggregates' are of.",
+        "cross, one is better at scoring something, the other at scoring much. Random play scores 0; runs "
+        f"below it, or above {_HIGHEST:g}, are off the axis.",
+        f"{count(len(over.games), 'game')}; bands, drawn for up to four series, are 95% intervals from the "
+        "same bootstrap as the aggregates'.",
         *over.about_single(*samples.values()),
     ]
     columns = ("series", over.unit, "share above", "low", "high")

@@ -19,20 +19,22 @@ from ..tables import Cell, Table
 
 
 def ranking(comparison: Comparison, board: ScoreBoard) -> list[Section]:
-    """Tabulate mean ranks of the cores that were published, over the published games that all have scores of;
-    no section for one core or few games."""
-    cores = {label: comparison.core_of[label] for label in comparison.series}
+    """Tabulate mean ranks of the cores that were published, over the published games that all have scores of.
+
+    No section for one core or few games. A core with several series is left out: it was published once.
+    """
+    every = list(comparison.core_of.values())
+    cores = {
+        label: core
+        for label, core in comparison.core_of.items()
+        if core in PUBLISHED_CORES and every.count(core) == 1
+    }
+    games = [game for game in comparison.games if is_published(game)]
     labels = [
-        label
-        for label, core in cores.items()
-        if core in PUBLISHED_CORES and any(of == label for _, of in board.cells)
+        label for label in cores if sum((game, label) in board.cells for game in games) >= SEVERAL_GAMES
     ]
-    games = [
-        game
-        for game in comparison.games
-        if is_published(game) and all((game, label) in board.cells for label in labels)
-    ]
-    if len({cores[label] for label in labels}) < 2 or len(games) < SEVERAL_GAMES:
+    games = [game for game in games if all((game, label) in board.cells for label in labels)]
+    if len(labels) < 2 or len(games) < SEVERAL_GAMES:
         return []
     ours = [
         [statistics.fmean(score.value for score in board.cells[game, label]) for game in games]
@@ -43,9 +45,9 @@ def ranking(comparison: Comparison, board: ScoreBoard) -> list[Section]:
     rows: list[list[Cell]] = [[labels[i], *(float(of[i]) for of in ranks)] for i in order]
     columns = ("series", "here", *(f"published, {millions}M" for millions in BUDGETS))
     text = (
-        f"Mean rank over {len(games)} games, by the mean score of a core's runs in each: 1 is the highest of "
-        f"these {len(labels)}, equal scores share their ranks. The published agents played for as long as "
-        "the columns say, under their own protocol: the order can be compared, the scores cannot."
+        f"Mean rank over {len(games)} games, by the mean score of a series' runs in each: 1 is the highest "
+        f"of these {len(labels)}, equal scores share their ranks. The published agents played for as long "
+        "as the columns say, under their own protocol: the order can be compared, the scores cannot."
     )
     return [Section("Ranking", [text, f"Games: {join(games)}."], tables=[Table("ranking", columns, rows, 1)])]
 

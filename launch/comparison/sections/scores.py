@@ -53,17 +53,17 @@ def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
         )
     if len(ranked) > 1:
         first, second = ranked[0][1], ranked[1][1]
-        games = over.of_both(first, second)
-        if not over.over_games:
-            games = [game for game in games if game not in single]
-        lines += [_who_is_better(over, first, second, games)] if games else []
+        both = over.of_both(first, second)
+        games = both if over.over_games else [game for game in both if game not in single]
+        lines += [_who_is_better(over, first, second, games, len(games) < len(both))] if games else []
     return lines
 
 
-def _who_is_better(over: Aggregation, x: str, y: str, games: Sequence[str]) -> str:
-    """Say how likely a run of x beats one of y, and what that is worth."""
+def _who_is_better(over: Aggregation, x: str, y: str, games: Sequence[str], are_others: bool) -> str:
+    """Say how likely a run of x beats one of y, and what that is worth; `are_others`: of games beside those
+    with a single seed."""
     x, y, chance = _likelier(over, x, y, games)
-    some = join(games) if len(games) <= 2 else f"the other {len(games)} games"
+    some = join(games) if len(games) <= 2 else f"{'the other ' if are_others else ''}{len(games)} games"
     where = f" on {some}" if list(games) != over.games else ""
     text = (
         f"A run of {x} scores higher than one of {y}{where} with probability {plots.with_interval(chance)}."
@@ -156,7 +156,7 @@ def aggregates(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Lo
         + (" Median and mean are over games, of means over seeds." if "median" in kinds else "")
         + (f" The optimality gap is how far runs fall short of {over.best}." if over.normalized else "")
         + (
-            ""
+            " Bars are 95% bootstrap intervals over games."
             if over.over_games
             else " Bars are 95% intervals of a stratified bootstrap: seeds are drawn anew within each game "
             "(Agarwal et al. 2021, as in rliable)."
@@ -209,7 +209,7 @@ def improvement(comparison: Comparison, board: ScoreBoard, style: Mapping[str, L
 def _over_games(
     over: Aggregation, statistic: Callable[..., Array], *samples: Scores, reps: int = 10_000
 ) -> tuple[float, float] | tuple[None, None]:
-    """Return the interval with games drawn anew, too; Nones where `estimate` has it, or of few games."""
+    """Return the interval over games; Nones where `estimate` has it, a game has one seed, or they are few."""
     if over.over_games or has_single(*samples) or len(samples[0]) < SEVERAL_GAMES:
         return None, None
     found = bootstrap(statistic, *samples, over_games=True, reps=reps)
@@ -221,7 +221,7 @@ def _table(name: str, columns: Sequence[str], rows: list[list[Cell]]) -> tuple[T
     if all(row[-1] is None for row in rows):
         return Table(name, columns, [row[:-2] for row in rows], 2), []
     columns = (*columns, "low, over games", "high, over games")
-    note = "Over games: games are drawn anew, too, to say what other games like these would change as well."
+    note = "Over games: games are drawn anew instead of seeds, which covers the choice of both."
     return Table(name, columns, rows, 2), [note]
 
 

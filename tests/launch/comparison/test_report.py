@@ -392,6 +392,17 @@ def test_one_seed_of_several_games_has_intervals_over_games(tmp_path: Path) -> N
     (row,) = of_pairs.tables[0].rows
     assert row[:4] == ["rdn", "lstm", 6, pytest.approx(5.5 / 6)] and row[4] < row[3] < row[5] == 1
 
+    # A game that only a further core lacks is left out of the aggregates, not of the pairs.
+    make_run(tmp_path, "amidar", "lstm", scores=[1])
+    make_run(tmp_path, "amidar", "rdn", scores=[2])
+    for game in PUBLISHED:
+        make_run(tmp_path, game, "gru", scores=[-1])
+    *_, better = conclusions(*compared(tmp_path))
+    assert better.startswith("A run of rdn scores higher than one of lstm on 7 games with probability 0.93 [")
+    for core in ("gru", "amidar/*"):
+        for folder in tmp_path.glob(core if "/" in core else f"*/{core}"):
+            shutil.rmtree(folder)
+
     # With two seeds each, both kinds are there.
     for n, game in enumerate(PUBLISHED):
         for core in ("lstm", "rdn"):
@@ -419,6 +430,7 @@ def test_a_performance_profile_falls_from_the_lowest_to_the_highest_score(tmp_pa
     make_run(tmp_path, "gopher", "rdn", scores=[0])
     comparison, board = compared(tmp_path)
     (section,) = profile(comparison, board, style)
+    assert all(row[2:] == [row[2]] * 3 for row in section.tables[0].rows), "two games, with one seed each"
     (table,) = section.tables
     shares = {(row[0], round(float(row[1]), 9)): row[2] for row in table.rows}
     assert shares["lstm", 0.98] == 0.5 and shares["lstm", 1.02] == 0, (
@@ -452,6 +464,13 @@ def test_ranks_stand_beside_the_published_ones(tmp_path: Path) -> None:
     ]
     assert table.rows == [["lstm", 1.4, *published[:2]], ["rdn", 1.6, *published[2:]]]
     assert published[0] != published[2] and published[0] + published[2] == 3
+    # Neither a core of other games nor one of several series has a rank, and the others keep theirs.
+    make_run(tmp_path, "enduro", "delta_net", scores=[1])
+    make_run(tmp_path / "short", games[0], "feedforward", scores=[1], unroll_length=20)
+    for game in games:
+        make_run(tmp_path, game, "feedforward", scores=[1], unroll_length=50)
+    (section,) = ranking(*compared(tmp_path))
+    assert section.tables[0].rows == table.rows
     shutil.rmtree(tmp_path / games[0])
     assert ranking(*compared(tmp_path)) == [], "four games"
 

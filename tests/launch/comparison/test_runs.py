@@ -245,7 +245,7 @@ def test_a_value_that_half_of_the_runs_have_is_named_as_the_others(tmp_path: Pat
     for seed in range(1, 6):
         make_run(tmp_path, core="lstm", seed=seed, learning_rate=seed, scores=[seed])
     comparison, _ = compared(tmp_path)
-    assert comparison.notes[1] == "One seed only, so neither spread nor interval: 5 of 7 series."
+    assert comparison.notes[1] == "One seed only, so no spread over seeds: 5 of 7 series."
 
 
 def test_a_run_without_a_setting_does_not_pass_for_one_with_the_usual_value(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_one_seed_in_several_games_is_counted_by_game(tmp_path: Path) -> None:
             make_run(tmp_path, game, core)
     make_run(tmp_path, "pong", "rdn", seed=2)
     notes = compared(tmp_path)[0].notes
-    assert "One seed only, so neither spread nor interval: 5 of 6 series, counted in each game." in notes
+    assert "One seed only, so no spread over seeds: 5 of 6 series, counted in each game." in notes
 
 
 def test_of_many_pairs_the_furthest_apart_are_drawn(tmp_path: Path) -> None:

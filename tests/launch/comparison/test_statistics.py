@@ -153,14 +153,22 @@ def test_an_interval_over_games_is_that_of_all_ways_to_draw_them() -> None:
     assert bootstrap(mean, games) == (1.04, 1.04, 1.04)
 
 
-def test_games_are_drawn_first_then_their_seeds(seed: int) -> None:
+def test_games_are_drawn_with_all_their_seeds(seed: int) -> None:
     rng = np.random.default_rng(seed)
     games = list(rng.normal(size=(8, 3)) + rng.normal(size=(8, 1)))
     (drawn,) = resample(games, over_games=True, reps=40_000, seed=seed)
     assert [each.shape for each in drawn] == [(40_000, 3)] * 8
-    # A mean of eight games varies as much as an eighth of: their means, and what is left of three seeds'.
-    expected = (np.var([game.mean() for game in games]) + np.mean([game.var() / 3 for game in games])) / 8
-    assert np.var(mean(drawn)) == pytest.approx(expected, rel=0.05)
+    # A mean of eight games varies as much as an eighth of their means, which vary with their seeds, too.
+    assert np.var(mean(drawn)) == pytest.approx(np.var([game.mean() for game in games]) / 8, rel=0.05)
+
+
+def test_numbers_of_seeds_change_no_draw_of_games(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    games = [rng.normal(size=n) for n in (1, 5, 3, 3, 5, 2)]
+    means = as_scores([[game.mean()] for game in games])
+    assert bootstrap(mean, games, over_games=True) == pytest.approx(bootstrap(mean, means, over_games=True))
+    low, high = bootstrap(median, games, over_games=True)[1:]
+    assert (low, high) == pytest.approx(bootstrap(median, means, over_games=True)[1:])
 
 
 def test_all_samples_have_the_same_games(seed: int) -> None:
@@ -171,8 +179,10 @@ def test_all_samples_have_the_same_games(seed: int) -> None:
     few, many = resample(as_scores([[1], [2, 2, 2], [3, 3]]), as_scores([[1] * 4, [2] * 5, [3] * 4]),
                          over_games=True, reps=500, seed=seed)  # fmt: skip
     for a, b in zip(few, many, strict=True):
-        assert a.shape == (500, 1) and b.shape == (500, 4)
-        assert (b == a).all() and set(np.unique(a)) == {1.0, 2.0, 3.0}
+        assert a.shape == (500, 6) and b.shape == (500, 20)
+        assert (b == a[:, :1]).all() and (a == a[:, :1]).all() and set(np.unique(a)) == {1.0, 2.0, 3.0}
+    # Each of the three places is drawn by itself.
+    assert (few[0] != few[1]).any()
 
 
 def test_a_performance_profile_is_the_share_above(rliable: Any, seed: int) -> None:

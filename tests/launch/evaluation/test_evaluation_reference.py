@@ -89,7 +89,8 @@ class NotingNoops:
     """
 
     def __init__(self, env: Any) -> None:
-        self.env, self.metadata = env, env.metadata
+        # Without masks a row in which an agent stands for too long is over; the next agent is tried then.
+        self.env, self.metadata = env, {**env.metadata, "reset_mask": False}
         self.noops: list[list[list[int]]] = [[] for _ in range(env.num_envs)]
         self.again = np.zeros(env.num_envs, int)
         self._reset_ale = env._ale.reset
