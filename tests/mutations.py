@@ -1783,7 +1783,7 @@ MUTANTS = [
     ("launch/comparison/aggregation.py", "len(several) >= SEVERAL_GAMES and ", ""),
     ("launch/comparison/aggregation.py", " and has_single(*every)", ""),
     ("launch/comparison/sections/scores.py", "over.over_games or has_single(*samples) or ", ""),
-    ("launch/comparison/sections/scores.py", "        if not over.over_games:\n", "        if True:\n"),
+    ("launch/comparison/sections/scores.py", "games = both if over.over_games", "games = both if False"),
     ("launch/comparison/sections/profile.py", " or len(over.games) < 2", ""),
     ("launch/comparison/sections/profile.py", "_HIGHEST = 2.0", "_HIGHEST = 20.0"),
     ("launch/comparison/sections/ranking.py", " or len(games) < SEVERAL_GAMES", ""),

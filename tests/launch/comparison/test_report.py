@@ -389,6 +389,8 @@ def test_one_seed_of_several_games_has_intervals_over_games(tmp_path: Path) -> N
         assert OVER_GAMES in section.text and ONE_SEED not in section.text
         assert "stratified" not in "".join([*section.text, *(plot.caption for plot in section.plots)])
         assert "over games" not in "".join(section.tables[0].columns)
+    (of_shares,) = profile(comparison, board, style)
+    assert any(float(low) < float(share) < float(high) for *_, share, low, high in of_shares.tables[0].rows)
     (row,) = of_pairs.tables[0].rows
     assert row[:4] == ["rdn", "lstm", 6, pytest.approx(5.5 / 6)] and row[4] < row[3] < row[5] == 1
 
@@ -473,6 +475,9 @@ def test_ranks_stand_beside_the_published_ones(tmp_path: Path) -> None:
     assert section.tables[0].rows == table.rows
     shutil.rmtree(tmp_path / games[0])
     assert ranking(*compared(tmp_path)) == [], "four games"
+    make_run(tmp_path, games[0], "lstm", scores=[1])
+    make_run(tmp_path, PUBLISHED[5], "rdn", scores=[1])
+    assert ranking(*compared(tmp_path)) == [], "five each, four of both"
 
 
 def test_losses_have_no_percentage_but_a_difference(tmp_path: Path) -> None:
