@@ -52,8 +52,8 @@ from deltabeast.launch.tables import (
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["train", "--game", "pong", "--run-dir", ""], "the argument after --run-dir"),
-        (["train", "--run-dir=", "--game", "pong"], "--run-dir"),
+        (["train", "--game", "pong", "--show-config", "--run-dir", ""], "the argument after --run-dir"),
+        (["train", "--run-dir=", "--game", "pong", "--show-config"], "--run-dir"),
         (["compare", "runs", "--out", ""], "the argument after --out"),
         ([""], "the first argument"),
         (["eval", ""], "the argument after eval"),
