@@ -92,8 +92,13 @@ def bootstrap(
 ) -> Interval:
     """Return the statistic of samples with its 95% percentile interval, from those of `resample`."""
     drawn = resample(*samples, over_games=over_games, reps=reps, seed=seed)
-    low, high = np.percentile(statistic(*drawn), [2.5, 97.5])
+    low, high = ends(statistic(*drawn))
     return Interval(float(statistic(*samples)), float(low), float(high))
+
+
+def ends(drawn: Array) -> Array:
+    """Return the ends of the 95% percentile interval of what was drawn along the first axis: `[2, ...]`."""
+    return np.asarray(np.percentile(drawn, [2.5, 97.5], axis=0))
 
 
 def resample(

@@ -14,7 +14,7 @@ from ..grouping import Comparison
 from ..plots import Look
 from ..report import Plot, Section
 from ..scores import ScoreBoard
-from ..statistics import performance_profile, resample
+from ..statistics import ends, performance_profile, resample
 from ..tables import Cell, Table
 
 _HIGHEST = 2.0
@@ -32,7 +32,7 @@ def profile(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Look]
     bands = {}
     for label, sample in samples.items():
         (drawn,) = resample(sample, over_games=over.over_games, reps=2_000)
-        low, high = np.percentile(performance_profile(drawn, thresholds), [2.5, 97.5], axis=0)
+        low, high = ends(performance_profile(drawn, thresholds))
         share = performance_profile(sample, thresholds)
         bands[label] = Band(thresholds, share, low, high, seeds=sum(map(len, sample)))
     title = "Performance profile"
