@@ -12,9 +12,9 @@ from .statistics import Array, Interval, Scores, as_scores, bootstrap
 
 ONE_SEED = "A game with one seed does not vary at all in the bootstrap: intervals are too narrow."
 OVER_GAMES = (
-    "Some games have a single seed, so that seeds drawn anew would show too little spread: intervals are "
-    "from drawing games anew. They say how the result would differ with other games of this kind, not how "
-    "sure it is in any one game."
+    "A game with a single seed does not vary, so intervals are from drawing games anew. They say how the "
+    "result would differ with other games of this kind, the luck of their seeds included, not how sure it "
+    "is in any one game."
 )
 SEVERAL_GAMES = 5
 """Drawing from fewer games anew says little of others."""

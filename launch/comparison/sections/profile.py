@@ -46,9 +46,9 @@ def profile(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Look]
     ]
     text = [
         "The share of runs that score more than what the axis says, each game weighing the same (Agarwal et "
-        "al. 2021). A series above another throughout is better, whatever score counts as enough; where two "
-        "cross, one is better at scoring something, the other at scoring much. Random play scores 0; runs "
-        f"below it, or above {_HIGHEST:g}, are off the axis.",
+        "al. 2021). A series above another throughout scored better, whatever score counts as enough; where "
+        "two cross, one is better at scoring something, the other at scoring much; where bands overlap it "
+        f"may be chance. Random play scores 0; runs below it, or above {_HIGHEST:g}, are off the axis.",
         f"{count(len(over.games), 'game')}; bands, drawn for up to four series, are 95% intervals from the "
         "same bootstrap as the aggregates'.",
         *over.about_single(*samples.values()),

@@ -152,7 +152,7 @@ def aggregates(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Lo
         drawn.append(Plot(f"aggregate-{name.lower().replace(' ', '-')}", caption, figures))
     text = [
         "The IQM (interquartile mean) is the mean of the middle half of all seeds of all games, each game "
-        "weighing the same."
+        "weighing the same; of few, a quarter is rounded down to whole runs at each end."
         + (" Median and mean are over games, of means over seeds." if "median" in kinds else "")
         + (f" The optimality gap is how far runs fall short of {over.best}." if over.normalized else "")
         + (
