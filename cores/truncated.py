@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kernels.untraced import untraced
 from .base import Core, State, Stats, check_not_empty, warn_of_new_name
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # loops over steps take minutes to compile
+@untraced  # loops over steps take minutes to compile
 def unroll_truncated(core: Core, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State, Stats]:
     """Like `core.unroll_with_stats`, but each step takes the state as a constant.
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from .precision import without_autocast
 from .shapes import Shapes
 from .sources import find_edited, name_of
+from .untraced import untraced
 
 DIGESTS = Path(__file__).with_name("digests.json")
 """digests of the references that the other forms were last tested against; `make digests` renews them"""
@@ -152,7 +153,7 @@ def _say_once(text: str) -> None:
         warnings.warn(text, stacklevel=4)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@untraced
 def _loop(function: Callable[..., Any], *inputs: Tensor) -> Any:
     """Run a loop outside `torch.compile`, which would unroll every step and recompile for other resets."""
     return function(*inputs)

@@ -7,13 +7,13 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..operator import Operator
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
 from ..reference import KERNELS
+from ..untraced import constant
 from . import compiling, rules
 from .compiling import addresses
 
@@ -26,7 +26,7 @@ def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
     return rules.tensor_reason(inputs[0]) or _build_reason()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _build_reason() -> str | None:
     return compiling.unsupported_reason(_SOURCE)
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ..operator import Operator
 from ..pytorch.stepwise import wants_gradient
+from ..untraced import constant
 from . import compiling
 
 LANES = 16
@@ -64,7 +65,7 @@ def _is_supported(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.shape[1] % LANES == 0 and _in_c(x.dtype)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _in_c(dtype: torch.dtype) -> bool:
     return dtype in DEFINES and compiling.unsupported_reason("images.c", DEFINES[dtype]) is None
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..operator import Differentiate, Operator
 from ..precision import without_autocast
 from ..pytorch.stepwise import wants_gradient
+from ..untraced import constant
 from . import compiling, dense, rules
 from .acting import CoreSteps
 from .forward_cache import ForwardCache, linear_backward, with_gradient
@@ -27,7 +28,7 @@ def unsupported_reason(inputs: tuple[Tensor, ...]) -> str | None:
     return _build_reason()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _build_reason() -> str | None:
     return compiling.unsupported_reason("dense.c", "LANES=8")
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..shapes import widest
+from ..untraced import constant
 from . import compiling
 from .compiling import addresses
 
@@ -133,7 +134,7 @@ def _function(name: str, blocks: int, strided: int, arguments: int) -> Any:
     )
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def build_reason(file: str, blocks: int) -> str | None:
     """Return why this machine cannot build a source for rows of so many blocks; None if it can."""
     return compiling.unsupported_reason(file, f"SIXTEENS={blocks}")

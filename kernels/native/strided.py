@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..operator import Operator
+from ..untraced import constant
 from . import compiling
 from .images import dense
 from .weight_transforms import cached_transform
@@ -59,7 +60,7 @@ def _is_supported(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> bool:
     return known and match and outputs % LANES == 0 and inputs * stride**2 % LANES == 0 and _in_c()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _in_c() -> bool:
     return compiling.unsupported_reason("strided.c", DEFINE) is None
 

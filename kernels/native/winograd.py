@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..operator import Operator
+from ..untraced import constant
 from . import compiling
 from .images import DEFINES, dense
 from .weight_transforms import cached_transform
@@ -86,7 +87,7 @@ def _fits(channels: int) -> bool:
     return channels % LANES == 0 and channels <= MAX_CHANNELS
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _in_c(dtype: torch.dtype) -> bool:
     # Where tiles of bfloat16 are multiplied at once (AMX), direct products are faster.
     if dtype is torch.bfloat16 and torch.cpu._is_amx_tile_supported():
