@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .backbone import FastWeightCore
+from .backbone import FastWeightCore, Residual
 from .base import State
 from .fast_weights import FastWeights
-from .options import near_names
+from .options import check_options, memory_options_of, near_names
 from .registry import core_name, core_names, find_core, register
 
 
@@ -19,11 +19,14 @@ class Hybrid(FastWeightCore):
     State: layer after layer, the tensors of its memory, `[B, 1, ...]` each.
 
     Args:
-        layers: names of the cores whose memories the layers have, in order, with commas between; each has its
-            default options. Of gtrxl it is the attention by content and age, without gates.
+        layers: names of the cores whose memories the layers have, in order, with commas between. Options of a
+            layer's memory follow its name: `kda:short_conv=4,gtrxl:window=128`. Of gtrxl it is the attention
+            by content and age, whose gates are `residual gate`.
+        residual: as of other cores, for all layers.
+        clock: as of other cores.
 
     Raises:
-        ValueError: for a name that is not that of a memory in the backbone.
+        ValueError: for a name that is not that of a memory in the backbone, or options it does not have.
     """
 
     equation = "a memory for each layer, such as layers kda,gtrxl"
@@ -36,15 +39,18 @@ class Hybrid(FastWeightCore):
         hidden_size: int = 128,
         num_heads: int = 4,
         ff_size: int = 512,
+        residual: Residual = "sum",
+        clock: int = 0,
     ) -> None:
-        self.kinds = [_memory(name.strip()) for name in layers.split(",")]
-        super().__init__(input_size, hidden_size, len(self.kinds), num_heads, ff_size)
+        self._layers = [_read_layer(layer) for layer in layers.split(",")]
+        super().__init__(input_size, hidden_size, len(self._layers), num_heads, ff_size, residual, clock)
 
     def make_memory(
         self, layer: int, hidden_size: int, num_heads: int, options: Mapping[str, Any]
     ) -> FastWeights:
-        kind: Any = self.kinds[layer]  # subclasses set `sizes`, which the base class's constructor requires
-        memory: FastWeights = kind(hidden_size, num_heads)
+        kind: Any  # subclasses set `sizes`, which the base class's constructor requires
+        kind, options = self._layers[layer]
+        memory: FastWeights = kind(hidden_size, num_heads, **options)
         return memory
 
     def split(self, state: State) -> Iterable[State]:
@@ -57,11 +63,21 @@ class Hybrid(FastWeightCore):
         return tuple(part.unsqueeze(1) for state in states for part in state)
 
 
-def _memory(name: str) -> type[FastWeights]:
+def _read_layer(text: str) -> tuple[type[FastWeights], dict[str, Any]]:
+    """Read `name` or `name:option=value:option=value`: the class of a layer's memory and its options."""
+    name, *given = (part.strip() for part in text.split(":"))
     memories = memories_by_core()
-    if core_name(name) in memories:
-        return memories[core_name(name)]
-    raise ValueError(f"layers: {_why_not(name, memories)}")
+    if core_name(name) not in memories:
+        raise ValueError(f"layers: {_why_not(name, memories)}")
+    memory = memories[core_name(name)]
+    values: dict[str, str] = {}
+    for option, equals, value in (each.partition("=") for each in given):
+        if not option or not equals:
+            raise ValueError(f"layers: {text.strip()!r} is not NAME:OPTION=VALUE")
+        if option in values:
+            raise ValueError(f"layers: {option} of {name} is given twice; give one value for it")
+        values[option] = value
+    return memory, check_options(f"layers: {name}", memory_options_of(memory), values, parse=True)
 
 
 def _why_not(name: str, memories: Mapping[str, type[FastWeights]]) -> str:

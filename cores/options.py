@@ -107,20 +107,34 @@ def validate_options(
     Raises:
         ValueError: in one line, for an unknown option, a value that it does not take, or a missing option.
     """
-    options = options_of(factory, skip)
     takes_any = _keywords(factory) not in (None, _FOR_MEMORY)
+    return check_options(f"{kind} {name!r}", options_of(factory, skip), given, parse, takes_any)
+
+
+def check_options(
+    whose: str,
+    options: Mapping[str, Option],
+    given: Mapping[str, Any],
+    parse: bool = False,
+    takes_any: bool = False,
+) -> dict[str, Any]:
+    """Like `validate_options`, of the options themselves.
+
+    whose: what has them, for messages: "core 'rdn'".
+    takes_any: whether others may be given, too, with any value.
+    """
     values = {}
     for key, value in given.items():
         if key not in options and not takes_any:
-            raise ValueError(_unknown(f"{kind} {name!r}", key, list(options)))
+            raise ValueError(_unknown(whose, key, list(options)))
         option = options.get(key) or Option(key, (), (), None, "")
         try:
             values[key] = (option.read if parse else option.check)(value)
         except ValueError as error:
-            raise ValueError(f"{kind} {name!r}: {error}") from None
+            raise ValueError(f"{whose}: {error}") from None
     for option in options.values():
         if option.is_required and option.name not in given:
-            raise ValueError(f"{kind} {name!r} needs the option {option.name}; it takes {option.takes}")
+            raise ValueError(f"{whose} needs the option {option.name}; it takes {option.takes}")
     return values
 
 

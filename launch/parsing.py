@@ -99,9 +99,14 @@ def _divided_by_spaces(words: Sequence[str]) -> list[str]:
     from ..cores import core_name, core_names
 
     divided = [word.split(",") for word in words[words.index("layers") + 1 :]]
-    of_cores = takewhile(lambda parts: all(core_name(part) in (*core_names(), "") for part in parts), divided)
+    names = {*core_names(), ""}
+    of_cores = takewhile(lambda parts: all(core_name(_core(part)) in names for part in parts), divided)
     layers = [[part for part in parts if part] for parts in of_cores]
     return [name for names in layers for name in names] if len(layers) > 1 else []
+
+
+def _core(layer: str) -> str:
+    return layer.partition(":")[0]
 
 
 def _check_several(arguments: Sequence[str], config: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from typing import Any
 
 import pytest
 import torch
@@ -335,9 +336,18 @@ def test_a_transformer_is_softmax_attention_that_reads_the_time(seed: int) -> No
         ("kda,,gtrxl", "a name is empty; give names with one comma between"),
         ("kda,", "a name is empty; give names with one comma between"),
         ("", "a name is empty; give names with one comma between"),
+        ("kda:short_conv", "'kda:short_conv' is not NAME:OPTION=VALUE"),
+        ("rdn, kda:=2", "'kda:=2' is not NAME:OPTION=VALUE"),
+        ("kda:", "'kda:' is not NAME:OPTION=VALUE"),
+        (":window=2", "a name is empty; give names with one comma between"),
+        ("kda:short_conv=2:short_conv=3", "short_conv of kda is given twice; give one value for it"),
+        ("kda:window=2,gtrxl", "kda has no option 'window'; it has short_conv"),
+        ("kda,gtrxl:windw=2", r"gtrxl has no option 'windw'; did you mean window\?"),
+        ("kda,gtrxl:window=two", "gtrxl: window is 'two'; it takes a whole number"),
+        ("kda:hidden_size=8", "kda has no option 'hidden_size'"),
     ],
 )
-def test_a_hybrid_says_why_it_does_not_take_a_name(layers: str, said: str) -> None:
+def test_a_hybrid_says_what_is_wrong_with_its_layers(layers: str, said: str) -> None:
     with pytest.raises(ValueError, match=f"^core 'hybrid': layers: {said}"):
         make_core("hybrid", 7, layers=layers)
 
@@ -401,3 +411,27 @@ def test_a_hybrid_takes_each_memory_once_under_one_name() -> None:
     assert len({*names.values()}) == len(names) and "rdn_large" not in names
     delta, ages = make_core("hybrid", 5, layers="kda, gtrxl", hidden_size=8, ff_size=8).memories()  # type: ignore[attr-defined]
     assert type(delta) is names["kda"] and type(ages) is names["gtrxl"]
+
+
+def test_each_layer_of_a_hybrid_has_its_own_options() -> None:
+    layers = "kda:short_conv=3 : head_norm=true, gtrxl:window=7,kda"
+    core = make_core("hybrid", 5, layers=layers, hidden_size=8, ff_size=8)
+    first, ages, last = core.memories()  # type: ignore[attr-defined]
+    assert len(first.short_conv.weight) == 3 and first.head_norm is not None
+    assert ages.window == 7 and ages.short_conv is None
+    assert last.short_conv is None and last.head_norm is None
+
+
+def test_a_hybrid_of_equal_layers_is_that_core(seed: int) -> None:
+    """With all that surrounds a memory: options, gates, the time."""
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_heads": 2, "ff_size": 8, "residual": "gate", "clock": 3}
+    one = make_core("kda", 5, short_conv=2, output_gate="silu", **sizes)
+    options = "kda:short_conv=2:output_gate=silu"
+    hybrid = make_core("hybrid", 5, layers=f"{options},{options}", **sizes)
+    hybrid.load_state_dict(one.state_dict())
+    x, reset = torch.randn(6, 3, 5), make_reset("random", 6, 3)
+    y, (W, cache, time) = one.unroll(x, one.initial_state(3), reset)
+    z, state = hybrid.unroll(x, hybrid.initial_state(3), reset)
+    torch.testing.assert_close(z, y, rtol=0, atol=0)
+    for part, want in zip(state, (W[:, :1], cache[:, :1], W[:, 1:], cache[:, 1:], time), strict=True):
+        torch.testing.assert_close(part, want, rtol=0, atol=0)

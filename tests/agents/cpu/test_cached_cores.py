@@ -32,7 +32,8 @@ def made(name: str, rows: int, steps: int) -> tuple[Core, Tensor, State, Tensor]
     options: dict[str, Any] = {} if name == "lstm" else {"num_heads": 3, "ff_size": 9}
     name, _, fed = name.partition(", ")
     options |= FED if fed else {}
-    options |= {"layers": "kda,gtrxl,rdn"} if name == "hybrid" else {}
+    if name == "hybrid":
+        options |= {"layers": "kda:short_conv=3,gtrxl:window=9:head_norm=true,rdn", "clock": 2}
     core = make_core(name, integer(1, 40), hidden_size=24, **options)
     with torch.no_grad():
         for parameter in core.parameters():

@@ -78,6 +78,10 @@ OTHERS: dict[str, tuple[str, dict[str, object]]] = {
         f"{layers} layers": ("hybrid", {"layers": layers})
         for layers in ("kda,gtrxl", "gtrxl,rdn,delta_rnn", "rdn,rdn")
     },
+    "layers with options, gates and the time": (
+        "hybrid",
+        {"layers": "kda:short_conv=3,gtrxl:window=5:head_norm=true,rdn", "residual": "gate", "clock": 2},
+    ),
 }
 """cores with options, by a name of their own"""
 FAST_WEIGHTS = (
