@@ -31,12 +31,13 @@ from ..statistics import (
 from ..tables import Cell, Table, highest
 from .published import score_text
 
+WITHOUT_MEMORY = ("feedforward", "gated_feedforward")
 MEANS_LITTLE = 20.0
 """What comes about once in fewer times by chance is said to."""
 
 
 def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
-    """State the conclusions that the numbers allow."""
+    """State the conclusions that the numbers allow: who leads, beside the next and the best without memory."""
     over = Aggregation(comparison, board)
     if not over.games:
         return ["There is no score that all series share, so nothing can be concluded over games."]
@@ -51,11 +52,12 @@ def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
             if over.over_games
             else f"With one seed of a core{where} nothing follows for others: train more to conclude."
         )
-    if len(ranked) > 1:
-        first, second = ranked[0][1], ranked[1][1]
-        both = over.of_both(first, second)
+    best, *others = (label for _, label in ranked)
+    without_memory = [label for label in others[1:] if comparison.core_of[label] in WITHOUT_MEMORY]
+    for other in (*others[:1], *without_memory[:1]):
+        both = over.of_both(best, other)
         games = both if over.over_games else [game for game in both if game not in single]
-        lines += [_who_is_better(over, first, second, games, len(games) < len(both))] if games else []
+        lines += [_who_is_better(over, best, other, games, len(games) < len(both))] if games else []
     return lines
 
 

@@ -656,6 +656,22 @@ def test_conclusions_from_few_seeds_say_so(tmp_path: Path) -> None:
     assert "rdn scores higher than one of lstm on gopher with probability 1" in text
 
 
+def test_the_best_stands_beside_the_next_and_the_best_without_memory(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        for core, score in (("rdn", 40), ("lstm", 30), ("gru", 20), ("feedforward", 10)):
+            make_run(tmp_path, "gopher", core, seed, scores=[score + seed])
+        make_run(tmp_path, "gopher", "gated_feedforward", seed, scores=[seed])
+    _, next_best, without = conclusions(*compared(tmp_path))
+    assert next_best.startswith("A run of rdn scores higher than one of lstm with probability 1")
+    assert without.startswith("A run of rdn scores higher than one of feedforward with probability 1")
+    for seed in (1, 2):  # the next is without memory: nobody is named twice
+        make_run(tmp_path / "others", "gopher", "rdn", seed, scores=[2 + seed])
+        make_run(tmp_path / "others", "gopher", "feedforward", seed, scores=[seed])
+        make_run(tmp_path / "others", "gopher", "lstm", seed, scores=[seed - 9])
+    _, only = conclusions(*compared(tmp_path / "others"))
+    assert "one of feedforward" in only
+
+
 def test_series_that_are_shown_alike_are_first_alike(tmp_path: Path) -> None:
     for core, score in (("lstm", 10.001), ("rdn", 10.0), ("gru", 9.9)):
         make_run(tmp_path, "gopher", core, 1, scores=[score])
