@@ -42,7 +42,7 @@ WARM_UP = 20.0
 
 def sample_factory(python, encoder, mode, threads, tuned, seconds):
     arguments = [*SAMPLE_FACTORY, *mode, f"--encoder_conv_architecture={encoder}", "--experiment=pong"]
-    script = str(HERE / "sample_factory_pong.py")
+    script = str(HERE / "sample_factory_atari.py")
     marks = []
     with tempfile.TemporaryDirectory() as folder:
         process = start([python, script, *arguments, f"--train_dir={folder}"], threads, tuned)

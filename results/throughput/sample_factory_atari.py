@@ -1,19 +1,25 @@
-"""Sample Factory 2.1.1 on Pong with V-trace and an LSTM, for `peers.py`: its own trainer.
+"""Sample Factory 2.1.1 on Atari, for `peers.py` and `time_to_score.py`: its own trainer.
 
 Two things keep it from running as released. Its Atari names are not registered beside ale-py 0.12 and
 gymnasium 0.29, so they are here; and its summaries read advantages, which V-trace lacks: they get a zero.
 """
 
+import re
+
 import gymnasium
 import torch
 from sample_factory.algo.learning.learner import Learner
+from sf_examples.atari.atari_utils import ATARI_ENVS
 from sf_examples.atari.train_atari import main
 
-gymnasium.register(
-    "PongNoFrameskip-v4",
-    entry_point="ale_py.env:AtariEnv",
-    kwargs={"game": "pong", "frameskip": 1, "repeat_action_probability": 0.0, "obs_type": "rgb"},
-)
+for spec in ATARI_ENVS:
+    name = spec.env_id.removesuffix("NoFrameskip-v4")  # SpaceInvaders is the game space_invaders
+    game = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    gymnasium.register(
+        spec.env_id,
+        entry_point="ale_py.env:AtariEnv",
+        kwargs={"game": game, "frameskip": 1, "repeat_action_probability": 0.0, "obs_type": "rgb"},
+    )
 record_summaries = Learner._record_summaries
 
 
