@@ -6,10 +6,10 @@
 
 SCRIPT is the path of CleanRL's ppo_atari_envpool.py, or ppo_atari_lstm.py with its checkout on PYTHONPATH.
 One run, ended when it gets there or after so many MINUTES (of another GAME than Pong, named as Sample Factory
-does: `spaceinvaders`, after these); its curve goes into the folder CURVES, as `minutes,steps,return`.
-Nothing else may run: who needs the machine meanwhile stops the run and its clock (`kill -STOP` to this process
-and all that it started, later `-CONT`; Sample Factory ends itself if that lasts minutes). `table.py CURVES`
-compares what is there. diary.md has the peers' environments.
+does: `spaceinvaders`, after these); its curve goes into the folder CURVES, as `minutes,steps,return`. Nothing
+else may run: who needs the machine meanwhile stops the run and its clock (`kill -STOP` to this process and all
+that it started, later `-CONT`; Sample Factory ends itself if that lasts minutes). `table.py CURVES` compares
+what is there. diary.md has the peers' environments.
 """
 
 import csv

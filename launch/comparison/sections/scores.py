@@ -37,7 +37,7 @@ MEANS_LITTLE = 20.0
 
 
 def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
-    """State the conclusions that the numbers allow: who leads, beside the next and the best without memory."""
+    """State what the numbers allow to conclude: who leads, beside the next and the best without memory."""
     over = Aggregation(comparison, board)
     if not over.games:
         return ["There is no score that all series share, so nothing can be concluded over games."]
