@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .backbone import FastWeightCore, Residual
@@ -22,8 +22,6 @@ class Hybrid(FastWeightCore):
         layers: names of the cores whose memories the layers have, in order, with commas between. Options of a
             layer's memory follow its name: `kda:short_conv=4,gtrxl:window=128`. Of gtrxl it is the attention
             by content and age, whose gates are `residual gate`.
-        residual: as of other cores, for all layers.
-        clock: as of other cores.
 
     Raises:
         ValueError: for a name that is not that of a memory in the backbone, or options it does not have.
@@ -42,16 +40,19 @@ class Hybrid(FastWeightCore):
         residual: Residual = "sum",
         clock: int = 0,
     ) -> None:
-        self._layers = [_read_layer(layer) for layer in layers.split(",")]
-        super().__init__(input_size, hidden_size, len(self._layers), num_heads, ff_size, residual, clock)
+        self._kinds = [_read_layer(layer) for layer in layers.split(",")]
+        self.layer_options = [own for *_, own in self._kinds]
+        """options given to each layer's memory"""
+        super().__init__(input_size, hidden_size, len(self._kinds), num_heads, ff_size, residual, clock)
 
     def make_memory(
         self, layer: int, hidden_size: int, num_heads: int, options: Mapping[str, Any]
     ) -> FastWeights:
-        kind: Any  # subclasses set `sizes`, which the base class's constructor requires
-        kind, options = self._layers[layer]
-        memory: FastWeights = kind(hidden_size, num_heads, **options)
-        return memory
+        name, kind, own = self._kinds[layer]
+        try:
+            return kind(hidden_size, num_heads, **own)
+        except ValueError as error:
+            raise ValueError(f"layers: {name}: {error}") from error
 
     def split(self, state: State) -> Iterable[State]:
         parts = iter(state)
@@ -63,8 +64,8 @@ class Hybrid(FastWeightCore):
         return tuple(part.unsqueeze(1) for state in states for part in state)
 
 
-def _read_layer(text: str) -> tuple[type[FastWeights], dict[str, Any]]:
-    """Read `name` or `name:option=value:option=value`: the class of a layer's memory and its options."""
+def _read_layer(text: str) -> tuple[str, Callable[..., FastWeights], dict[str, Any]]:
+    """Read `name` or `name:option=value:option=value`: a layer's name, its memory's class and options."""
     name, *given = (part.strip() for part in text.split(":"))
     memories = memories_by_core()
     if core_name(name) not in memories:
@@ -77,7 +78,7 @@ def _read_layer(text: str) -> tuple[type[FastWeights], dict[str, Any]]:
         if option in values:
             raise ValueError(f"layers: {option} of {name} is given twice; give one value for it")
         values[option] = value
-    return memory, check_options(f"layers: {name}", memory_options_of(memory), values, parse=True)
+    return name, memory, check_options(f"layers: {name}", memory_options_of(memory), values, parse=True)
 
 
 def _why_not(name: str, memories: Mapping[str, type[FastWeights]]) -> str:

@@ -9,12 +9,12 @@ import torch
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_outside(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call it outside the graph."""
     return function(*args, **kwargs)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def constant(function: Callable[..., Any], *args: Any) -> Any:
-    """Call it once, while the graph is made."""
-    return function(*args)
+def call_once(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call it while the graph is made."""
+    return function(*args, **kwargs)

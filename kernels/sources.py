@@ -18,6 +18,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 PROJECT = __name__.split(".")[0]
+_READS_OPTIONS = f"{PROJECT}.cores.options"
+"""not followed: what options decide is in the modules that are made of them"""
 _MAKERS = {"collections", "dataclasses", "typing", "reprlib"}
 _WRAPPERS = {"torch", "functools", "contextlib"}
 _CONSTANTS = int, float, complex, str, bytes, bool, type(None), tuple, frozenset
@@ -147,7 +149,7 @@ def _shown(constant: Any) -> str:
 def _is_ours(thing: Any) -> bool:
     thing = thing.func if isinstance(thing, functools.partial) else thing
     name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None) or ""
-    return name.split(".")[0] == PROJECT
+    return name.split(".")[0] == PROJECT and name != _READS_OPTIONS
 
 
 @functools.cache

@@ -20,25 +20,25 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
     """Like `torch.compiler.disable`: the graph ends before the call."""
 
     @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
         if torch.compiler.is_compiling():
-            from .compiler import call
+            from .compiler import call_outside
 
-            return call(function, *args, **kwargs)
+            return call_outside(function, *args, **kwargs)
         return function(*args, **kwargs)
 
-    return call
+    return wrapper
 
 
 def constant(function: Callable[P, R]) -> Callable[P, R]:
     """Like `torch.compiler.assume_constant_result`: the graph has the result."""
 
     @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
         if torch.compiler.is_compiling():
-            from .compiler import constant
+            from .compiler import call_once
 
-            return constant(function, *args, **kwargs)
+            return call_once(function, *args, **kwargs)
         return function(*args, **kwargs)
 
-    return call
+    return wrapper

@@ -89,7 +89,12 @@ def _check_pairs(arguments: Sequence[str]) -> None:
         if "layers" in words[::2] and (layers := _divided_by_spaces(words)):
             raise UsageError(f"{flag}: layers are one word, with commas between: layers {','.join(layers)}")
         if len(words) % 2:
-            raise UsageError(f"{flag}: {words[-1]} has no value; give pairs of a name and a value")
+            of_layer = any(":" in word for word in words) and "layers" in words
+            pairs = "pairs of a name and a value"
+            remedy = (
+                "a layer's options without spaces: kda:short_conv=4:head_norm=true" if of_layer else pairs
+            )
+            raise UsageError(f"{flag}: {words[-1]} has no value; give {remedy}")
         if twice := _repeated(words[::2]):
             raise UsageError(f"{flag}: {twice} is given twice; give one value for it")
 
@@ -98,15 +103,13 @@ def _divided_by_spaces(words: Sequence[str]) -> list[str]:
     """Return the cores in the words after `layers`, if they are in more than one: no option is named so."""
     from ..cores import core_name, core_names
 
+    def names_a_core(layer: str) -> bool:
+        return not layer or core_name(layer.partition(":")[0]) in core_names()
+
     divided = [word.split(",") for word in words[words.index("layers") + 1 :]]
-    names = {*core_names(), ""}
-    of_cores = takewhile(lambda parts: all(core_name(_core(part)) in names for part in parts), divided)
+    of_cores = takewhile(lambda parts: all(map(names_a_core, parts)), divided)
     layers = [[part for part in parts if part] for parts in of_cores]
     return [name for names in layers for name in names] if len(layers) > 1 else []
-
-
-def _core(layer: str) -> str:
-    return layer.partition(":")[0]
 
 
 def _check_several(arguments: Sequence[str], config: Any) -> None:

@@ -216,8 +216,13 @@ def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) ->
 
 
 def _in_words(options: Mapping[str, Any]) -> str:
-    """Write options in alphabetical order, true and false as 1 and 0: older runs know whole numbers alone."""
+    """Write options in alphabetical order, true and false as 1 and 0: older runs know whole numbers alone.
+
+    Spaces among a hybrid's layers, which mean nothing, are left out: they would make other words and series.
+    """
     plain = {name: int(value) if isinstance(value, bool) else value for name, value in options.items()}
+    if "layers" in plain:
+        plain["layers"] = "".join(str(plain["layers"]).split())
     return " ".join(f"{name} {plain[name]}" for name in sorted(plain)) or "default"
 
 

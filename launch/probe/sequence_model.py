@@ -14,6 +14,7 @@ from ...cores import State, make_core
 from ...cores.attention import WindowMemory
 from ...cores.backbone import FastWeightCore, check_sizes
 from ...cores.gtrxl import RelativeMemory
+from ...cores.hybrid import Hybrid
 from ...cores.layer import Layer
 from ...cores.options import memory_options_of
 from ...cores.registry import find_core
@@ -37,6 +38,10 @@ class SequenceSpec:
     layers, of what goes in and what comes out (Irie et al. 2021, code of sections 4.2, 4.3)"""
     is_cut: bool = False
     """whether a sequence comes in spans, with the state carried over; if not, it comes whole"""
+
+
+_AGES = {"window", "positions"}
+"""options of attention that say how far back it sees"""
 
 
 class SequenceModel(nn.Module):
@@ -80,10 +85,17 @@ def whole_sequence_memories(model: nn.Module, spec: SequenceSpec) -> list[Window
     """Return the attention whose window opens to all of a sequence, which comes whole: where no `window` is
     given, and no weights belong to ages within it, as those of positions do.
     """
-    if spec.is_cut or {"window", "positions"} & {*spec.core_options}:
+    if spec.is_cut or _AGES & {*spec.core_options}:
         return []
-    memories = (module for module in model.modules() if isinstance(module, WindowMemory))
-    return [memory for memory in memories if not isinstance(memory, RelativeMemory)]
+    memories = [module for module in model.modules() if isinstance(module, WindowMemory)]
+    of_layers = [
+        layer
+        for core in model.modules()
+        if isinstance(core, Hybrid)
+        for layer, options in zip(core.memories(), core.layer_options, strict=True)
+        if _AGES & {*options}
+    ]
+    return [each for each in memories if each not in of_layers and not isinstance(each, RelativeMemory)]
 
 
 def open_windows(memories: Iterable[WindowMemory], steps: int) -> None:

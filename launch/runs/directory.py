@@ -55,10 +55,12 @@ def default_probe_dir(config: ProbeConfig) -> Path:
     """Return runs/probe/<task and its options>/<core and its options>/seed-<n>; a variant is an option."""
     variant = {"variant": config.variant} if config.variant != "code" else {}
     task, core = (
-        "-".join([name, *(f"{key}-{value}" for key, value in sorted(options.items()))]).replace("/", "-")
+        "-".join([name, *(f"{key}-{value}" for key, value in sorted(options.items()))])
+        .replace("/", "-")
+        .replace(":", ".")
         for name, options in (
             (config.task, {**config.task_options, **variant}),
-            (core_name(config.core).replace(":", "."), config.core_options),
+            (core_name(config.core), config.core_options),
         )
     )
     return Path("runs") / "probe" / task / core / f"seed-{config.seed}"

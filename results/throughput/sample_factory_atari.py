@@ -18,7 +18,13 @@ for spec in ATARI_ENVS:
     gymnasium.register(
         spec.env_id,
         entry_point="ale_py.env:AtariEnv",
-        kwargs={"game": game, "frameskip": 1, "repeat_action_probability": 0.0, "obs_type": "rgb"},
+        kwargs={
+            "game": game,
+            "frameskip": 1,
+            "repeat_action_probability": 0.0,
+            "max_num_frames_per_episode": 108_000,
+            "obs_type": "rgb",
+        },
     )
 record_summaries = Learner._record_summaries
 

@@ -345,6 +345,7 @@ def test_a_transformer_is_softmax_attention_that_reads_the_time(seed: int) -> No
         ("kda,gtrxl:windw=2", r"gtrxl has no option 'windw'; did you mean window\?"),
         ("kda,gtrxl:window=two", "gtrxl: window is 'two'; it takes a whole number"),
         ("kda:hidden_size=8", "kda has no option 'hidden_size'"),
+        ("kda,gtrxl:window=0", "gtrxl: window is 0; it must be at least 1"),
     ],
 )
 def test_a_hybrid_says_what_is_wrong_with_its_layers(layers: str, said: str) -> None:

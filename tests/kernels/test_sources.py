@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from deltabeast.agents import losses, vtrace
+from deltabeast.cores.hybrid import Hybrid
 from deltabeast.cores.rdn import RecurrentDeltaMemory
 from deltabeast.kernels import sources
 from deltabeast.kernels.sources import digests
@@ -138,3 +139,10 @@ def test_a_memory_is_known_by_its_rule_s_definition(monkeypatch: pytest.MonkeyPa
     names = {name.rsplit(".", 1)[-1] for name in found}
     assert {"RecurrentDeltaMemory", "FastWeights", "recurrent_delta", "mask_resets", "read"} <= names
     assert not [name for name in found if ".native." in name or ".triton." in name]
+
+
+def test_how_options_are_read_does_not_count() -> None:
+    """A better message there must not turn C off: what options decide is in the modules made of them."""
+    found = digests(Hybrid)
+    assert "cores.hybrid.Hybrid.make_memory" in found and "cores.backbone.FastWeightCore.unroll" in found
+    assert not [name for name in found if name.startswith("cores.options.")]

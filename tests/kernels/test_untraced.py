@@ -67,7 +67,7 @@ def test_a_constant_is_asked_for_once_and_breaks_no_graph(answer: str | None) ->
         asked.append((source, blocks))
         return answer
 
-    function, graphs = compiled(lambda x: x.cos() if reason("rules.c", 2) else x.sin())
+    function, graphs = compiled(lambda x: x.cos() if reason("rules.c", blocks=2) else x.sin())
     x = torch.randn(3)
     for _ in range(2):
         torch.testing.assert_close(function(x), x.cos() if answer else x.sin())

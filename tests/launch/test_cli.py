@@ -121,6 +121,11 @@ def test_every_protocol_can_be_asked_for() -> None:
             "layers kda:short_conv=2,gtrxl:window=9\n",
         ),
         (
+            "train --core hybrid --core-options layers kda:short_conv=4 :head_norm=true,gtrxl",
+            ":head_norm=true,gtrxl has no value",
+            "kda:short_conv=4:head_norm=true\n",
+        ),
+        (
             "train --core-options num_heads 2 layers kda, gtrxl , rdn ff_size 8",
             "layers are one word, with commas",
             "layers kda,gtrxl,rdn\n",

@@ -31,7 +31,6 @@ from ..statistics import (
 from ..tables import Cell, Table, highest
 from .published import score_text
 
-WITHOUT_MEMORY = ("feedforward", "gated_feedforward")
 MEANS_LITTLE = 20.0
 """What comes about once in fewer times by chance is said to."""
 
@@ -53,12 +52,22 @@ def conclusions(comparison: Comparison, board: ScoreBoard) -> list[str]:
             else f"With one seed of a core{where} nothing follows for others: train more to conclude."
         )
     best, *others = (label for _, label in ranked)
-    without_memory = [label for label in others[1:] if comparison.core_of[label] in WITHOUT_MEMORY]
-    for other in (*others[:1], *without_memory[:1]):
+    without = [label for label in (best, *others) if _has_no_memory(comparison, label)]
+    for other in dict.fromkeys((*others[:1], *without[:1])):
+        if other == best:
+            continue
         both = over.of_both(best, other)
         games = both if over.over_games else [game for game in both if game not in single]
         lines += [_who_is_better(over, best, other, games, len(games) < len(both))] if games else []
     return lines
+
+
+def _has_no_memory(comparison: Comparison, label: str) -> bool:
+    """Whether a series reads the present step alone: a convolution over the last few is a memory, too."""
+    if comparison.core_of[label] not in ("feedforward", "gated_feedforward"):
+        return False
+    runs = next(runs for (_, of), runs in comparison.cells.items() if of == label)
+    return "short_conv" not in str(runs[0].settings.get("core_options"))
 
 
 def _who_is_better(over: Aggregation, x: str, y: str, games: Sequence[str], are_others: bool) -> str:

@@ -458,11 +458,23 @@ def test_what_is_said_of_scores_is_of_those_shown(tmp_path: Path) -> None:
     assert not any("published" in name for name in table.columns)
 
 
+def give_core_options(run: Path, options: dict[str, Any]) -> None:
+    spec = run / "checkpoints" / f"{300_000:012d}" / "agent.json"
+    spec.write_text(json.dumps(json.loads(spec.read_text()) | {"core_options": options}))
+
+
+def test_spaces_among_the_layers_of_a_hybrid_make_no_other_series(tmp_path: Path) -> None:
+    for seed, layers in ((1, "kda:short_conv=4, gtrxl"), (2, "kda:short_conv=4,gtrxl")):
+        give_core_options(make_run(tmp_path, core="hybrid", seed=seed), {"layers": layers})
+    comparison, _ = compared(tmp_path)
+    same = "layers kda:short_conv=4,gtrxl"
+    assert [run.settings["core_options"] for run in comparison.runs()] == [same, same]
+
+
 def test_true_is_1_as_it_was_before_core_options_had_types(tmp_path: Path) -> None:
     for seed, options in enumerate(({"output_gate": 1}, {"output_gate": True}, {"output_gate": False}), 1):
         path = make_run(tmp_path, core="gated_feedforward", seed=seed)
-        spec = path / "checkpoints" / f"{300_000:012d}" / "agent.json"
-        spec.write_text(json.dumps(json.loads(spec.read_text()) | {"core_options": options}))
+        give_core_options(path, options)
     comparison, _ = compared(tmp_path)
     assert comparison.series == [f"gated_feedforward · output_gate {n}" for n in (0, 1)]
 
@@ -470,8 +482,7 @@ def test_true_is_1_as_it_was_before_core_options_had_types(tmp_path: Path) -> No
 def test_a_core_without_options_has_its_own_name_beside_one_with_some(tmp_path: Path) -> None:
     for seed, options in enumerate(({}, {}, {"num_layers": 1}), 1):
         path = make_run(tmp_path, core="rdn", seed=seed)
-        spec = path / "checkpoints" / f"{300_000:012d}" / "agent.json"
-        spec.write_text(json.dumps(json.loads(spec.read_text()) | {"core_options": options}))
+        give_core_options(path, options)
     comparison, _ = compared(tmp_path)
     assert comparison.series == ["rdn", "rdn · num_layers 1"]
     assert [len(comparison.cells["gopher", label]) for label in comparison.series] == [2, 1]
@@ -664,12 +675,20 @@ def test_the_best_stands_beside_the_next_and_the_best_without_memory(tmp_path: P
     _, next_best, without = conclusions(*compared(tmp_path))
     assert next_best.startswith("A run of rdn scores higher than one of lstm with probability 1")
     assert without.startswith("A run of rdn scores higher than one of feedforward with probability 1")
-    for seed in (1, 2):  # the next is without memory: nobody is named twice
-        make_run(tmp_path / "others", "gopher", "rdn", seed, scores=[2 + seed])
-        make_run(tmp_path / "others", "gopher", "feedforward", seed, scores=[seed])
-        make_run(tmp_path / "others", "gopher", "lstm", seed, scores=[seed - 9])
-    _, only = conclusions(*compared(tmp_path / "others"))
-    assert "one of feedforward" in only
+    # Where the next, or the best, is the best without memory, nobody is named twice.
+    for best, following in (("rdn", "feedforward"), ("feedforward", "rdn")):
+        for seed in (1, 2):
+            for core, score in ((best, 40), (following, 30), ("gated_feedforward", 20)):
+                make_run(tmp_path / best, "gopher", core, seed, scores=[score + seed])
+        _, only = conclusions(*compared(tmp_path / best))
+        assert f"A run of {best} scores higher than one of {following} with" in only
+    # A convolution over the last steps is a memory.
+    for seed in (1, 2):
+        convolved = make_run(tmp_path / "conv", "gopher", "feedforward", seed, scores=[20 + seed])
+        give_core_options(convolved, {"short_conv": 4})
+        make_run(tmp_path / "conv", "gopher", "rdn", seed, scores=[40 + seed])
+        make_run(tmp_path / "conv", "gopher", "lstm", seed, scores=[30 + seed])
+    assert len(conclusions(*compared(tmp_path / "conv"))) == 2
 
 
 def test_series_that_are_shown_alike_are_first_alike(tmp_path: Path) -> None:

@@ -114,6 +114,22 @@ def test_which_window_a_whole_sequence_has(
     assert same == [window]
 
 
+@pytest.mark.parametrize(
+    ("layers", "windows"),
+    [
+        ("kda,deltaformer:head_norm=true", [80]),
+        ("softmax_attention:positions=true,kda", [64]),
+        ("softmax_attention:window=70,softmax_attention", [70, 80]),
+        ("deltaformer:window=3,gtrxl", [3, 64]),
+    ],
+)
+def test_which_window_each_layer_of_a_hybrid_has(layers: str, windows: list[int], seed: int) -> None:
+    model = SequenceModel(SequenceSpec("core", (6,), 4, "hybrid", {**NARROW, "layers": layers}))
+    model(*drawn(seed, 80))
+    memories: Any = model.core.memories()  # type: ignore[operator]
+    assert [memory.window for memory in memories if hasattr(memory, "window")] == windows
+
+
 @pytest.mark.parametrize("core", ["softmax_attention", "deltaformer", "transformer"])
 def test_a_text_in_spans_goes_on_with_its_window(core: str, seed: int) -> None:
     """Spans shorter than the window, whose state is carried over, are one unroll of the core as it is."""
