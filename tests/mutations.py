@@ -1389,9 +1389,9 @@ MUTANTS = [
     ("launch/probe/run.py", 'self._model.opened and "is_cut" not in fields', "False"),
     ("launch/probe/run.py", '"cut" if self.recipe.spec.is_cut else "whole"', '"cut"'),
     ("launch/probe/sequence_model.py", "if spec.is_cut or ", "if "),
-    ("launch/probe/sequence_model.py", '{"window", "positions"} &', '{"window"} &'),
-    ("launch/probe/sequence_model.py", '{"window", "positions"} &', '{"positions"} &'),
-    ("launch/probe/sequence_model.py", " if not isinstance(memory, RelativeMemory)", ""),
+    ("launch/probe/sequence_model.py", '{"window", "positions"}', '{"window"}'),
+    ("launch/probe/sequence_model.py", '{"window", "positions"}', '{"positions"}'),
+    ("launch/probe/sequence_model.py", " and not isinstance(each, RelativeMemory)", ""),
     ("launch/probe/sequence_model.py", "open_windows(self.opened, len(tokens))", "pass"),
     ("launch/probe/recipe.py", ", is_cut=True", ""),
     ("launch/probe/learner.py", "rate * (update + 1) / recipe.warm_up", "rate"),
@@ -2224,9 +2224,9 @@ TESTS = {
     "launch/comparison/reading": (
         *("tests/launch/comparison/test_runs.py", "tests/launch/probe/test_probe.py", "-k", "copy"),
     ),
-    **dict.fromkeys(
-        ("launch/runs/describe_probe", "launch/probe/sequence_model"),
-        ("tests/launch/probe/test_probe.py", "-m", "not long"),
+    "launch/runs/describe_probe": ("tests/launch/probe/test_probe.py", "-m", "not long"),
+    "launch/probe/sequence_model": (
+        *("tests/launch/probe/test_sequence_models.py", "tests/launch/probe/test_probe.py", "-m", "not long"),
     ),
     **dict.fromkeys(
         ("launch/units", "launch/tables"), ("tests/launch/test_units.py", "tests/launch/test_cli.py")
