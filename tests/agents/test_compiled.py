@@ -138,6 +138,7 @@ def test_images_and_autocast(stem: str, backend: str, seed: int) -> None:
         torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-4)
 
 
+@pytest.mark.long  # compiled by the C++ compiler, for most of a minute
 @pytest.mark.skipif(not shutil.which(CXX), reason=f"no C++ compiler ({CXX})")
 @pytest.mark.parametrize("backend", ["inductor"], indirect=True)
 def test_generated_code_computes_an_update(backend: str, seed: int) -> None:
