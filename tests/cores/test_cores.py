@@ -33,7 +33,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "hybrid with ages": ("hybrid", {**SMALL, "layers": "kda,gtrxl"}),
     "hybrid fed": (
         "hybrid",
-        {**SMALL, "layers": "kda:short_conv=3,gtrxl:window=5:head_norm=true", "residual": "gate", "clock": 2},
+        {**SMALL, "layers": "kda:short_conv=3:head_norm=true,gtrxl:window=5", "residual": "gate", "clock": 2},
     ),
     "delta_net fed": ("delta_net", {**SMALL, "short_conv": 3, "head_norm": True, "output_gate": "silu"}),
     "rdn fed": ("rdn", {**SMALL, "short_conv": 2, "head_norm": True, "output_gate": "sigmoid", "clock": 2}),
