@@ -39,6 +39,7 @@ demo: $(INSTALLED) ## train an RDN agent on a real Atari game and score it besid
 	$(BIN)/deltabeast train --game kung_fu_master --core rdn --stem nature --steps 110k \
 		--learning-rate 2e-4 --num-envs 8 --batch-size 8 --unroll-length 20 --run-dir $(DEMO)
 	$(BIN)/deltabeast eval $(DEMO) --sample --episodes 12 --repeats 3 --random
+	@echo "for the commands above: source $(BIN)/activate"
 	@echo "curves: $(BIN)/tensorboard --logdir runs"
 	@echo "watch it play: $(BIN)/pip install --constraint $(CONSTRAINTS) --editable '.[video]' && $(BIN)/deltabeast eval $(DEMO) --video 1"
 

@@ -84,7 +84,8 @@ def _violations(core: Core, x: Tensor, allowed: float) -> list[str]:
 def _of_states(core: Core, x: Tensor, truth: Result) -> list[str]:
     y, state = truth
     B = len(y[0])
-    initial, found = core.initial_state(B, x.device), []
+    initial = tuple(part.to(_dtype(part, x)) for part in core.initial_state(B, x.device))
+    found = []
     if any(part.any() for part in initial):
         found.append("its initial state is not zero")
     for row in range(B):

@@ -8,7 +8,7 @@ from typing import Any
 from .backbone import FastWeightCore, Residual
 from .base import State
 from .fast_weights import FastWeights
-from .options import check_options, memory_options_of, near_names
+from .options import check_options, memory_options_of, near_names, options_of
 from .registry import core_name, core_names, find_core, register
 
 
@@ -20,8 +20,8 @@ class Hybrid(FastWeightCore):
 
     Args:
         layers: names of the cores whose memories the layers have, in order, with commas between. Options of a
-            layer's memory follow its name: `kda:short_conv=4,gtrxl:window=128`. Of gtrxl it is the attention
-            by content and age, whose gates are `residual gate`.
+            layer's memory follow its name: `kda:short_conv=4,gtrxl:window=128`. gtrxl gives its attention
+            alone; for its gates add `residual gate`. `kda,gtrxl` was best in results/suite.
 
     Raises:
         ValueError: for a name that is not that of a memory in the backbone, or options it does not have.
@@ -74,9 +74,13 @@ def _read_layer(text: str) -> tuple[str, Callable[..., FastWeights], dict[str, A
     values: dict[str, str] = {}
     for option, equals, value in (each.partition("=") for each in given):
         if not option or not equals:
-            raise ValueError(f"layers: {text.strip()!r} is not NAME:OPTION=VALUE")
+            raise ValueError(f"layers: {text.strip()!r} is not NAME:OPTION=VALUE, such as kda:short_conv=4")
         if option in values:
             raise ValueError(f"layers: {option} of {name} is given twice; give one value for it")
+        if option not in memory_options_of(memory) and option in options_of(Hybrid):
+            raise ValueError(
+                f"layers: {option} is of the whole core; give it beside layers: {option} {value}"
+            )
         values[option] = value
     return name, memory, check_options(f"layers: {name}", memory_options_of(memory), values, parse=True)
 
@@ -86,8 +90,10 @@ def _why_not(name: str, memories: Mapping[str, type[FastWeights]]) -> str:
     every = f"choose from {', '.join(memories)}"
     if not name:
         return "a name is empty; give names with one comma between"
+    if "=" in name:
+        return f"{name} is an option; join it to its layer by a colon, as in kda:short_conv=4"
     if core_name(name) not in core_names():
-        return f"unknown memory {name!r}; {near_names(name, memories) or every}"
+        return f"unknown memory {name!r}; {near_names(core_name(name).lower(), memories) or every}"
     memory = getattr(find_core(name), "memory", None)
     if same := next((first for first, its in memories.items() if its is memory), None):
         return f"{name} has the memory of {same}; give {same}"

@@ -111,7 +111,9 @@ def find_core(name: str) -> Factory:
         return _load(name)
     spelled = core_name(name)
     if spelled not in _FACTORIES:
-        hint = near_names(spelled.lower(), _FACTORIES) or f"say one of {', '.join(core_names())}"
+        module, _, attribute = name.rpartition(".")
+        hint = f"did you mean {module}:{attribute}?" if module else near_names(spelled.lower(), _FACTORIES)
+        hint = hint or f"say one of {', '.join(core_names())}"
         raise ValueError(f"unknown core {name!r}; {hint}")
     return _FACTORIES[spelled]
 

@@ -28,7 +28,7 @@ from .probes import Probe
 from .reading import read_runs
 from .report import Report, Section
 from .runs import Run
-from .scores import ScoreBoard, score_board, unequal_steps
+from .scores import ScoreBoard, older_scores, score_board, unequal_steps
 from .sections import curves as curve_sections
 from .sections import runs as run_sections
 from .sections import scores as score_sections
@@ -72,7 +72,7 @@ def compare_runs(config: CompareConfig) -> Path:
         board = score_board(comparison)
         of_views = observability(runs)
         where = [f"Runs of one core with more and with less to see: section {TITLE!r}."] if of_views else []
-        notes = [*unequal_steps(board), *comparison.notes, *where]
+        notes = [*unequal_steps(board), *older_scores(board), *comparison.notes, *where]
         left_out = list(dict.fromkeys([*problems, *comparison.left_out, *board.left_out]))
         tell(*left_out, *notes)
         report = _report(comparison, board, notes, left_out, of_views)

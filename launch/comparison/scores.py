@@ -111,6 +111,18 @@ def unequal_steps(board: ScoreBoard) -> list[str]:
     return lines
 
 
+def older_scores(board: ScoreBoard) -> list[str]:
+    """Note, in a line, the runs that have trained on since the evaluation that scores them."""
+    every = [score for scores in board.cells.values() for score in scores]
+    found = [score for score in every if score.step < (1 - _STEP_TOLERANCE) * score.run.last_step]
+    if not found:
+        return []
+    run, step = found[0].run, found[0].step
+    some = f"{run.path} is" if len(found) == 1 else f"{len(found)} runs are, such as {run.path},"
+    anew = eval_command(run.path, *consent(run.core, run.game))
+    return [f"{some} scored at step {step:,} of {run.last_step:,} trained; `{anew}` scores the newest agent."]
+
+
 def _best_known(run: Run, way: Way) -> Evaluation | None:
     """Return the run's evaluation made in this way: highest step first, then most episodes, then newest.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Mapping
@@ -93,7 +94,9 @@ def _remaining(
     except (KeyError, ValueError):
         return []
     if left <= 0:
-        return [("next", f"finished; {evaluate}")]
+        run = shlex.quote(str(run_dir))
+        further = f"deltabeast train --config {run} --run-dir {run} --steps MORE"
+        return [("next", f"finished; {evaluate}"), ("further", further)]
     speed = next((row["sps"] for row in reversed(rows) if row.get("sps")), None)
     duration = f", {format_duration(left / speed)} at {speed:,.0f} steps/s" if speed else ""
     moved = bool(rows) and not held and int(rows[-1]["step"]) != step

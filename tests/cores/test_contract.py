@@ -88,6 +88,16 @@ class Counter(Core):
         return torch.stack(outputs), (total * (len(x) == 1 or not self.lose), steps)
 
 
+def test_a_state_that_begins_in_float32_whatever_the_weights(seed: int) -> None:
+    """As that of the core in cores/README.md."""
+
+    class Leaky(Wrapped):
+        def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
+            return tuple(part.float() for part in self.inner.initial_state(batch_size, device))
+
+    assert violations(Leaky(core_of("lstm")), inputs()) == []
+
+
 def test_a_state_of_one_number_a_row(seed: int) -> None:
     assert violations(Counter(lose=False), inputs()) == []
     assert any("last state, tensor 0, row 0" in line for line in violations(Counter(lose=True), inputs()))

@@ -336,7 +336,7 @@ def test_a_transformer_is_softmax_attention_that_reads_the_time(seed: int) -> No
         ("kda,,gtrxl", "a name is empty; give names with one comma between"),
         ("kda,", "a name is empty; give names with one comma between"),
         ("", "a name is empty; give names with one comma between"),
-        ("kda:short_conv", "'kda:short_conv' is not NAME:OPTION=VALUE"),
+        ("kda:short_conv", "'kda:short_conv' is not NAME:OPTION=VALUE, such as kda:short_conv=4"),
         ("rdn, kda:=2", "'kda:=2' is not NAME:OPTION=VALUE"),
         ("kda:", "'kda:' is not NAME:OPTION=VALUE"),
         (":window=2", "a name is empty; give names with one comma between"),
@@ -344,7 +344,12 @@ def test_a_transformer_is_softmax_attention_that_reads_the_time(seed: int) -> No
         ("kda:window=2,gtrxl", "kda has no option 'window'; it has short_conv"),
         ("kda,gtrxl:windw=2", r"gtrxl has no option 'windw'; did you mean window\?"),
         ("kda,gtrxl:window=two", "gtrxl: window is 'two'; it takes a whole number"),
-        ("kda:hidden_size=8", "kda has no option 'hidden_size'"),
+        ("kda:hidden_size=8", "hidden_size is of the whole core; give it beside layers: hidden_size 8"),
+        (
+            "kda,short_conv=4",
+            "short_conv=4 is an option; join it to its layer by a colon, as in kda:short_conv=4",
+        ),
+        ("KDA,gtrxl", r"unknown memory 'KDA'; did you mean kda\?"),
         ("kda,gtrxl:window=0", "gtrxl: window is 0; it must be at least 1"),
     ],
 )
@@ -362,6 +367,8 @@ def test_rdn_recurrent_weights_are_normal() -> None:
 def test_registry_speaks_clearly() -> None:
     with pytest.raises(ValueError, match=r"^unknown core 'delta_ned'; did you mean delta_net"):
         make_core("delta_ned", 7)
+    with pytest.raises(ValueError, match=r"^unknown core 'my_cores.Mine'; did you mean my_cores:Mine\?"):
+        make_core("my_cores.Mine", 7)
     indivisible = r"^core 'rdn': hidden_size 128 is not divisible by num_heads 3; try hidden_size 126$"
     with pytest.raises(ValueError, match=indivisible):
         make_core("rdn", 7, num_heads=3)

@@ -23,7 +23,7 @@ from deltabeast.launch.comparison.plots import looks
 from deltabeast.launch.comparison.reading import read_runs
 from deltabeast.launch.comparison.relative import CLEAR, wins
 from deltabeast.launch.comparison.runs import WITHOUT_FAST_WEIGHTS, Run, find_runs, read_run
-from deltabeast.launch.comparison.scores import ScoreBoard, score_board, unequal_steps
+from deltabeast.launch.comparison.scores import ScoreBoard, older_scores, score_board, unequal_steps
 from deltabeast.launch.comparison.sections.abilities import abilities
 from deltabeast.launch.comparison.sections.forgetting import forgetting
 from deltabeast.launch.comparison.sections.operations import operations
@@ -456,6 +456,18 @@ def test_what_is_said_of_scores_is_of_those_shown(tmp_path: Path) -> None:
     add_evaluation(other, 5, "ale-standard")
     (table,) = scores_section(*compared(other)).tables
     assert not any("published" in name for name in table.columns)
+
+
+def test_a_score_of_an_older_agent_is_named(tmp_path: Path) -> None:
+    path = make_run(tmp_path, seed=1)
+    add_evaluation(path, 5, step=200_000)
+    (line,) = older_scores(compared(tmp_path)[1])
+    assert line.startswith(f"{path} is scored at step 200,000 of 300,000 trained; `deltabeast eval {path}")
+    add_evaluation(make_run(tmp_path, seed=2), 5, step=200_000)
+    assert older_scores(compared(tmp_path)[1])[0].startswith("2 runs are, such as ")
+    for run in path.parent.iterdir():
+        add_evaluation(run, 5, step=299_000)
+    assert older_scores(compared(tmp_path)[1]) == []
 
 
 def give_core_options(run: Path, options: dict[str, Any]) -> None:
