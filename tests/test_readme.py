@@ -13,6 +13,7 @@ import torch
 
 from deltabeast.agents import Agent, AgentSpec, load_agent, save_checkpoint
 from deltabeast.cores import make_core
+from deltabeast.cores.contract import violations
 from deltabeast.launch.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -47,11 +48,7 @@ def test_a_core_of_ones_own_is_trained(tmp_path: Path, monkeypatch: pytest.Monke
     agent = load_agent(tmp_path / "runs/CartPole-v1/my_cores.Leaky/seed-1", trust_core="my_cores:Leaky")
     assert agent.spec.core == "my_cores:Leaky" and agent.core.output_size == 32
     core = make_core("my_cores:Leaky", 5)
-    x, reset, state = torch.randn(7, 3, 5), torch.rand(7, 3) < 0.3, core.initial_state(3)
-    together, _ = core.unroll(x, state, reset)
-    for t in range(7):
-        y, state = core.step(x[t], state, reset[t])
-        assert torch.allclose(y, together[t], atol=1e-6)
+    assert violations(core, torch.randn(7, 3, 5)) == []
     sys.modules.pop("my_cores")
 
 
