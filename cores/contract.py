@@ -84,7 +84,7 @@ def _violations(core: Core, x: Tensor, allowed: float) -> list[str]:
 def _of_states(core: Core, x: Tensor, truth: Result) -> list[str]:
     y, state = truth
     B = len(y[0])
-    initial = tuple(part.to(_dtype(part, x)) for part in core.initial_state(B, x.device))
+    initial = _initial_state(core, B, x)
     found = []
     if any(part.any() for part in initial):
         found.append("its initial state is not zero")
@@ -114,7 +114,7 @@ def _each_episode_alone(core: Core, x: Tensor, reset: Tensor) -> Result:
     for row in range(x.shape[1]):
         for t, begins in enumerate(reset[:, row].tolist()):
             if begins:
-                state = tuple(part.to(_dtype(part, x)) for part in core.initial_state(1, x.device))
+                state = _initial_state(core, 1, x)
             y, state = core.step(x[t, row : row + 1], state, no_reset)
             outputs.append(y)
         ends.append(state)
@@ -150,17 +150,18 @@ def _unrolls(core: Core, x: Tensor, reset: Tensor, cut: int, broken: bool = Fals
 def _noise(core: Core, x: Tensor, broken: bool) -> State:
     """Return a state of random numbers from 0 to 3, or nan, of which the first reset must leave nothing."""
     generator = torch.Generator(x.device).manual_seed(0)
-    initial = core.initial_state(x.shape[1], x.device)
+    initial = _initial_state(core, x.shape[1], x)
     numbers = (3 * torch.rand(part.shape, generator=generator, device=x.device) for part in initial)
-    noise = [each.to(_dtype(part, x)) for each, part in zip(numbers, initial, strict=True)]
+    noise = [each.to(part.dtype) for each, part in zip(numbers, initial, strict=True)]
     if broken:
         noise = [part.fill_(torch.nan) if part.is_floating_point() else part for part in noise]
     return tuple(noise)
 
 
-def _dtype(part: Tensor, x: Tensor) -> torch.dtype:
-    """Return x's dtype for a part of a state that has floating-point numbers."""
-    return x.dtype if part.is_floating_point() else part.dtype
+def _initial_state(core: Core, rows: int, x: Tensor) -> State:
+    """Return the initial state, its floating-point numbers in x's dtype, whatever the core makes them in."""
+    initial = core.initial_state(rows, x.device)
+    return tuple(part.to(x.dtype) if part.is_floating_point() else part for part in initial)
 
 
 def _difference(result: Result, truth: Result, allowed: float) -> str:

@@ -89,11 +89,9 @@ def _check_pairs(arguments: Sequence[str]) -> None:
         if "layers" in words[::2] and (layers := _divided_by_spaces(words)):
             raise UsageError(f"{flag}: layers are one word, with commas between: layers {','.join(layers)}")
         if len(words) % 2:
-            of_layer = any(":" in word for word in words) and "layers" in words
-            pairs = "pairs of a name and a value"
-            remedy = (
-                "a layer's options without spaces: kda:short_conv=4:head_norm=true" if of_layer else pairs
-            )
+            remedy = "pairs of a name and a value"
+            if "layers" in words and any(":" in word for word in words):
+                remedy = "a layer's options without spaces: kda:short_conv=4:head_norm=true"
             raise UsageError(f"{flag}: {words[-1]} has no value; give {remedy}")
         if twice := _repeated(words[::2]):
             raise UsageError(f"{flag}: {twice} is given twice; give one value for it")

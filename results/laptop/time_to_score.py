@@ -5,11 +5,12 @@
     python results/laptop/time_to_score.py CURVES cleanrl PYTHON SEED MINUTES SCRIPT
 
 SCRIPT is the path of CleanRL's ppo_atari_envpool.py, or ppo_atari_lstm.py with its checkout on PYTHONPATH.
-One run, ended when it gets there or after so many MINUTES (of another GAME than Pong, named as Sample Factory
-does: `spaceinvaders`, after these, into a folder of its own); its curve goes into the folder CURVES, as
-`minutes,steps,return`. Nothing else may run: who needs the machine meanwhile stops the run and its clock
-(`kill -STOP` to this process and all that it started, later `-CONT`; Sample Factory ends itself if that lasts
-minutes). `table.py CURVES` compares what is there. diary.md has the peers' environments.
+One run, ended when it gets there or after so many MINUTES (of another GAME than Pong, named as Sample
+Factory does: `spaceinvaders`, after these, into a folder of its own, the return being what Sample Factory
+prints: of one life, rewards clipped); its curve goes into the folder CURVES, as `minutes,steps,return`.
+Nothing else may run: who needs the machine meanwhile stops the run and its clock (`kill -STOP` to this
+process and all that it started, later `-CONT`; Sample Factory ends itself if that lasts minutes). `table.py
+CURVES` compares what is there. diary.md has the peers' environments.
 """
 
 import csv
@@ -112,11 +113,15 @@ FOLLOW = {
 }
 
 
+LIMIT_AT = {"sample-factory": 3, "cleanrl": 2}
+"""Where MINUTES stands among the arguments of a system."""
+
+
 def main() -> None:
-    if len(sys.argv) < {"sample-factory": 7, "cleanrl": 7}.get(sys.argv[2] if sys.argv[2:] else "", 5):
+    if len(sys.argv) < 5 or len(sys.argv) <= 3 + LIMIT_AT.get(sys.argv[2], 0):
         raise SystemExit(__doc__)
     curves, system, arguments = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    limit = "120" if system == "deltabeast" else arguments[{"sample-factory": 3, "cleanrl": 2}[system]]
+    limit = arguments[LIMIT_AT[system]] if system in LIMIT_AT else "120"
     goal = math.inf if system == "sample-factory" and arguments[4:] not in ([], ["pong"]) else GOAL
     words = [Path(word).stem if word.endswith(".py") else word for word in arguments]
     settings = [word for word in words if "/" not in word and word != limit]

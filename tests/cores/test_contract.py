@@ -9,7 +9,7 @@ import torch
 from planted_faults import FAULTS, Wrapped
 from torch import Tensor
 
-from deltabeast.cores import Core, core_names, make_core
+from deltabeast.cores import Core, contract, core_names, make_core
 from deltabeast.cores.base import State
 from deltabeast.cores.contract import resets, violations
 
@@ -106,8 +106,16 @@ class Leaky(Core):
         return torch.stack(outputs), (h,)
 
 
-def test_a_state_that_begins_in_float32(seed: int) -> None:
-    assert violations(Leaky(), inputs()) == []
+def test_a_state_that_begins_in_float32(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a core is not taken for one that computes in float32 alone."""
+    checked, check = [], contract._violations
+
+    def note(core: Core, x: Tensor, allowed: float) -> list[str]:
+        checked.append(x.dtype)
+        return check(core, x, allowed)
+
+    monkeypatch.setattr(contract, "_violations", note)
+    assert violations(Leaky(), inputs()) == [] and checked == [torch.float64, torch.float32]
 
 
 def test_a_state_of_one_number_a_row(seed: int) -> None:
