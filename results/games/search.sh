@@ -14,6 +14,7 @@ settings=(
 	"nature --stem nature"
 	"discount-0.995 --discount 0.995"
 	"unroll-40 --unroll-length 40"
+	"advantages --normalise-advantages --entropy-cost 0.02"
 )
 
 for seed in ${SEEDS:-1}; do
