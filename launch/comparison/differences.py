@@ -107,8 +107,10 @@ def _evaluation(board: ScoreBoard) -> list[str]:
             "Ours are training returns of a policy that changes and samples; theirs is a greedy evaluation."
         ]
     lines = []
-    if not board.greedy:
-        lines.append("Our agents sample their actions; the published ones took the most likely one.")
+    if sampled := [game for game in board.sampled if is_published(game)]:
+        lines.append(
+            f"Our agents sample their actions on {join(sampled)}; the published took the most likely one."
+        )
     counts = {
         score.evaluation.episodes
         for scores in board.cells.values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from ...envs import find_protocol, human_normalized, task_normalized
@@ -12,7 +12,7 @@ from ..runs.consent import consent
 from ..runs.directory import eval_command
 from .curves import Way, curve_of, way_of
 from .grouping import Cell, Comparison
-from .names import name_of
+from .names import join, name_of
 from .runs import TRAINED_UNDER, Evaluation, Run
 
 _STEP_TOLERANCE = 0.05
@@ -43,53 +43,78 @@ class ScoreBoard(NamedTuple):
     protocol: str | None
     """that of the evaluation; None if there is none, or no Atari game"""
     evaluated: bool
-    greedy: bool
+    sampled: list[str]
+    """games of which the scores are evaluations with sampled actions; of the others they are greedy"""
     cells: dict[Cell, list[Score]]
     left_out: list[str]
 
 
 def score_board(comparison: Comparison) -> ScoreBoard:
-    """Score every run in the same way; runs that cannot be scored are left out, with a line that says why."""
-    way = _wanted_way(comparison.runs())
-    protocol, greedy = way or (comparison.protocol, False)
+    """Score the runs of a game in one way, and Atari games under one protocol; runs that cannot be scored are
+    left out, with a line that says why."""
+    runs = comparison.runs()
+    evaluated = any(run.evaluations for run in runs)
+    protocol = _usual_protocol(runs) if evaluated else comparison.protocol
+    sampled = _sampled(runs, lambda run: protocol if run.protocol else None)
     left_out: list[str] = []
     cells: dict[Cell, list[Score]] = {}
-    for cell, members in comparison.cells.items():
-        found = [_evaluated(run, protocol, greedy) if way else _trained(run, protocol) for run in members]
+    for (game, label), members in comparison.cells.items():
+        found = [
+            _evaluated(run, protocol, game not in sampled) if evaluated else _trained(run, protocol)
+            for run in members
+        ]
         left_out += [why for why in found if isinstance(why, str)]
         if scores := _same_step([each for each in found if isinstance(each, Score)], left_out):
-            cells[cell] = scores
+            cells[game, label] = scores
     return ScoreBoard(
-        description=(_describe if way else _describe_training)(comparison, protocol, greedy),
+        description=_describe(comparison, protocol, sampled)
+        if evaluated
+        else _describe_training(_kind(comparison, protocol)),
         kind=_kind(comparison, protocol),
         protocol=protocol,
-        evaluated=way is not None,
-        greedy=greedy,
+        evaluated=evaluated,
+        sampled=sampled,
         cells=cells,
         left_out=left_out,
     )
 
 
-def _wanted_way(runs: Sequence[Run]) -> Way | None:
-    """Return the way in which most runs were evaluated, of Atari games if there are any; None if none was."""
-    ways = Counter(way for run in runs for way in dict.fromkeys(map(way_of, run.evaluations)))
-    atari = [way for way in ways if way[0] is not None]
-    return min(atari or ways, key=lambda way: (-ways[way], way[0] != TRAINED_UNDER, not way[1]), default=None)
+def _usual_protocol(runs: Sequence[Run]) -> str | None:
+    """Return the protocol under which most runs were evaluated; None where no evaluation has one."""
+    protocols = Counter(
+        each for run in runs for each in {one.protocol for one in run.evaluations} if each is not None
+    )
+    return min(protocols, key=lambda name: (-protocols[name], name != TRAINED_UNDER, name), default=None)
+
+
+def _sampled(runs: Sequence[Run], protocol_of: Callable[[Run], str | None]) -> list[str]:
+    """Return the games of which more runs were evaluated with sampled actions than greedily, under the
+    protocol of each."""
+    counts = {run.game: 0 for run in runs}
+    for run in runs:
+        ways = {each.greedy for each in run.evaluations if each.protocol == protocol_of(run)}
+        counts[run.game] += (False in ways) - (True in ways)
+    return sorted(game for game, more in counts.items() if more > 0)
+
+
+def _how(sampled: Sequence[str], games: Collection[str]) -> str:
+    if len(sampled) < len(games):
+        return f"greedy, on {join(sampled)} with sampled actions" if sampled else "greedy"
+    return "with sampled actions"
 
 
 def own_scores(runs: Sequence[Run]) -> tuple[list[Score], str, list[str]]:
-    """Score each run under the protocol that it was trained under, all of them in the way of most.
+    """Score each run under the protocol that it was trained under, those of a game in one way.
 
     Returns scores, what they are, and a line for each run without one.
     """
-    ways = Counter(each.greedy for run in runs for each in run.evaluations if each.protocol == run.protocol)
-    greedy = min(ways, key=lambda way: (-ways[way], not way), default=None)
-    if greedy is None:
+    if any(each.protocol == run.protocol for run in runs for each in run.evaluations):
+        sampled = _sampled(runs, lambda run: run.protocol)
+        found = [_evaluated(run, run.protocol, run.game not in sampled) for run in runs]
+        what = f"evaluations with the view in training, {_how(sampled, {run.game for run in runs})}"
+    else:
         found = [_trained(run, run.protocol) for run in runs]
         what = "the last 100 training games, since no run was evaluated with the view it was trained with"
-    else:
-        found = [_evaluated(run, run.protocol, greedy) for run in runs]
-        what = f"evaluations with the view in training, {'greedy' if greedy else 'with sampled actions'}"
     scores = [each for each in found if isinstance(each, Score)]
     return scores, what, [each for each in found if isinstance(each, str)]
 
@@ -210,22 +235,22 @@ def _kind(comparison: Comparison, protocol: str | None) -> str:
     return "life return" if find_protocol(protocol).life_ends_episode else "game return"
 
 
-def _describe_training(comparison: Comparison, protocol: str | None, greedy: bool) -> str:
+def _describe_training(kind: str) -> str:
     return (
-        f"No run has an evaluation, so a score is the mean {_kind(comparison, protocol)} of the last 100 "
+        f"No run has an evaluation, so a score is the mean {kind} of the last 100 "
         "training games (lives, where an episode is one), with sampled actions. `deltabeast eval RUN` makes "
         "scores to publish."
     )
 
 
-def _describe(comparison: Comparison, protocol: str | None, greedy: bool) -> str:
-    how = "greedy" if greedy else "with sampled actions"
+def _describe(comparison: Comparison, protocol: str | None, sampled: Sequence[str]) -> str:
     of_atari = " of Atari games" if comparison.is_mixed else ""
     whose = f", that{of_atari}" if of_atari else ""
     under = f"{whose} under {protocol}" if protocol else ""
     text = (
-        f"A score is a run's mean {_kind(comparison, protocol)} in its evaluation{under}, {how}: of several "
-        "the one at the highest step, of most episodes, and newest."
+        f"A score is a run's mean {_kind(comparison, protocol)} in its evaluation{under}, "
+        f"{_how(sampled, comparison.games)}: of several the one at the highest step, of most episodes, and "
+        "newest."
     )
     if protocol and find_protocol(protocol).life_ends_episode:
         of_games = "Of Atari games it" if comparison.is_mixed else "It"

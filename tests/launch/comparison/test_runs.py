@@ -194,6 +194,25 @@ def test_evaluations_of_another_protocol_or_sampled_are_no_scores(tmp_path: Path
     assert "Evaluations under ale-standard are left out" in board.description
 
 
+def test_greedy_and_sampled_scores_are_not_mixed_in_a_game_but_may_be_over_games(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        add_evaluation(make_run(tmp_path, core="lstm", seed=seed), 9, protocol="ale-standard", greedy=False)
+        add_evaluation(make_run(tmp_path, "boxing", "lstm", seed), 1, greedy=False)
+    make_run(tmp_path, core="rdn", scores=[20])
+    add_evaluation(make_run(tmp_path, "boxing", "rdn"), 2)
+    add_evaluation(make_run(tmp_path, "deltabeast/Overwrite-v0", protocol=None, env=True), 3, protocol=None)
+    _, board = compared(tmp_path)
+    assert set(board.cells) == {
+        ("boxing", "lstm"),
+        ("deltabeast/Overwrite-v0", "rdn"),
+        ("gopher", "rdn"),
+    }
+    assert board.sampled == ["boxing"]
+    assert "under paper-code, greedy, on boxing with sampled actions: of several" in board.description
+    (line,) = [line for line in board.left_out if "boxing" in line]
+    assert "boxing/rdn/seed-1: evaluated otherwise (paper-code, greedy)" in line and "--sample" in line
+
+
 def test_the_newest_whole_evaluation_of_the_highest_step_counts(tmp_path: Path) -> None:
     run = make_run(tmp_path, scores=[1, 2])
     add_evaluation(run, 50, step=100_000, time="2027-01-01")
