@@ -71,6 +71,7 @@ class Run:
     """ROM name, or the environment's id"""
     core: str
     """its name; `TRUNCATED` for an LSTM whose gradients were cut at every step, which is another baseline"""
+    core_options: Mapping[str, Any]
     seed: int | None
     protocol: str | None
     """the one it was trained under; None for environments other than Atari games"""
@@ -155,6 +156,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     elif checkpoint is not None and (damaged := damaged_file(checkpoint)):
         wrong.append(f"{damaged} of its newest checkpoint is damaged; what it logged is used")
     settings = _settings(path, config, spec)
+    core_options = known.get("core_options")
     if core in WITHOUT_FAST_WEIGHTS:
         settings.pop("bptt", None)
     if core == "lstm" and was_truncated(path):
@@ -163,6 +165,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         path=path,
         game=game,
         core=core,
+        core_options=core_options if isinstance(core_options, dict) else {},
         seed=_seed(path, config),
         protocol=_protocol(config, spec) if known.get("game") else None,
         settings=settings,

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..comparison.curves import curve_of, whole
 from ..comparison.probes import Probe, labelled, read_probe, usual_options
 from ..comparison.reading import read_runs
 from ..comparison.runs import Run
@@ -170,16 +171,45 @@ def _models(
                 found[name].shares[ability] = [_share(trial, of_it) for trial, of_it in by_trial]
             elif len(missing) < len(trials):
                 problems.append(f"{name}: {ability} is blank; there is no run of {', nor '.join(missing)}")
-    for other in played:
-        returns = [row["game_return"] for row in other.rows if "game_return" in row]
-        if not returns:
-            problems.append(f"{other.path}: left out; no game has ended")
-            continue
-        words = str(other.settings.get("core_options", "default")).replace("default", "").split()
-        options = dict(zip(words[::2], words[1::2], strict=True))
-        model = found.setdefault(labelled(other.core, options), Model(other.core, options))
-        model.returns.setdefault(other.game.split(":")[-1], []).append(returns[-1])
+    _add_returns(found, played, problems)
     return found
+
+
+def _add_returns(found: dict[str, Model], played: Sequence[Run], problems: list[str]) -> None:
+    """Add the mean returns at the end of training, of the seeds that came about as far as the farthest."""
+    for (name, game), alike in _by_core_and_game(played, problems).items():
+        model = found.setdefault(name, Model(alike[0].core, alike[0].core_options))
+        longest = max(run.last_step for run in alike)
+        model.returns[game] = []
+        for run, is_whole in zip(alike, whole([run.last_step for run in alike]), strict=True):
+            if is_whole:
+                model.returns[game].append(float(curve_of(run.rows, "game_return").y[-1]))
+            else:
+                problems.append(
+                    f"{run.path}: left out; it is at step {run.last_step:,}, another seed at {longest:,}"
+                )
+
+
+def _by_core_and_game(runs: Sequence[Run], problems: list[str]) -> dict[tuple[str, str], list[Run]]:
+    """Group the runs in which a game has ended; say where those of a game trained for different steps."""
+    grouped: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        if len(curve_of(run.rows, "game_return").y):
+            grouped[labelled(run.core, run.core_options), run.game.split(":")[-1]].append(run)
+        else:
+            problems.append(f"{run.path}: left out; no game has ended")
+    for game in dict.fromkeys(game for _, game in grouped):
+        steps = {
+            name: max(run.last_step for run in each)
+            for (name, other), each in grouped.items()
+            if other == game
+        }
+        if not all(whole(list(steps.values()))):
+            problems.append(
+                f"{game}: trained for different steps: "
+                + ", ".join(f"{name} {step:,}" for name, step in steps.items())
+            )
+    return grouped
 
 
 def _share(trial: Trial, runs: Sequence[Probe]) -> float:

@@ -1,20 +1,17 @@
 """Minutes from process start until the mean return of the last 100 games of Pong reaches 18, on two cores.
 
     python results/laptop/time_to_score.py CURVES deltabeast CORE SEED
-    python results/laptop/time_to_score.py CURVES sample-factory PYTHON defaults|tuned SEED MINUTES [GAME]
+    python results/laptop/time_to_score.py CURVES sample-factory PYTHON defaults|tuned SEED MINUTES
     python results/laptop/time_to_score.py CURVES cleanrl PYTHON SEED MINUTES SCRIPT
 
 SCRIPT is the path of CleanRL's ppo_atari_envpool.py, or ppo_atari_lstm.py with its checkout on PYTHONPATH.
-One run, ended when it gets there or after so many MINUTES (of another GAME than Pong, named as Sample
-Factory does: `spaceinvaders`, after these, into a folder of its own, the return being what Sample Factory
-prints: of one life, rewards clipped); its curve goes into the folder CURVES, as `minutes,steps,return`.
-Nothing else may run: who needs the machine meanwhile stops the run and its clock (`kill -STOP` to this
-process and all that it started, later `-CONT`; Sample Factory ends itself if that lasts minutes). `table.py
-CURVES` compares what is there. diary.md has the peers' environments.
+One run, ended when it gets there or after so many MINUTES; its curve goes into the folder CURVES, as
+`minutes,steps,return`. Nothing else may run: who needs the machine meanwhile stops the run and its clock
+(`kill -STOP` to this process and all that it started, later `-CONT`; Sample Factory ends itself if that lasts
+minutes). `table.py CURVES` compares what is there. diary.md has the peers' environments.
 """
 
 import csv
-import math
 import os
 import re
 import signal
@@ -96,9 +93,8 @@ def command(system: str, arguments: list[str], folder: Path) -> list[str]:
         options = f"--game pong --preset laptop --core {core} --seed {seed} --device cpu --log-seconds 5"
         return [deltabeast, "train", *options.split(), "--run-dir", str(folder / "run")]
     if system == "sample-factory":
-        python, settings, seed, _, *other = arguments
-        (game,) = other or ("pong",)
-        options = f"--env=atari_{game} --device=cpu --experiment={game} --seed={seed} --train_dir={folder}"
+        python, settings, seed, _ = arguments
+        options = f"--env=atari_pong --device=cpu --experiment=pong --seed={seed} --train_dir={folder}"
         more = TUNED if settings == "tuned" else []
         return [python, str(THROUGHPUT / "sample_factory_atari.py"), *options.split(), *more]
     python, seed, _, script = arguments
@@ -122,7 +118,6 @@ def main() -> None:
         raise SystemExit(__doc__)
     curves, system, arguments = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     limit = arguments[LIMIT_AT[system]] if system in LIMIT_AT else "120"
-    goal = math.inf if system == "sample-factory" and arguments[4:] not in ([], ["pong"]) else GOAL
     words = [Path(word).stem if word.endswith(".py") else word for word in arguments]
     settings = [word for word in words if "/" not in word and word != limit]
     curves.mkdir(parents=True, exist_ok=True)
@@ -146,7 +141,7 @@ def main() -> None:
             minutes = clock.minutes
             writer.writerow((f"{minutes:.3f}", steps, f"{score:.3f}"))
             file.flush()
-            if score >= goal or minutes > float(limit):
+            if score >= GOAL or minutes > float(limit):
                 break
         else:
             raise SystemExit(f"{system} ended by itself, exit status {process.wait()}")

@@ -138,8 +138,11 @@ def test_a_card_trains_with_the_seed_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_training_runs_stand_beside_probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a core's name and options; what was not trained on an environment is blank there.
+def test_training_runs_stand_beside_probes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under a core's name and options, but for those that ended early; what was not trained on an environment
+    is blank there.
 
     So is what a core costs that is not here. In the figure only shares have a colour; returns have no scale.
     """
@@ -149,11 +152,16 @@ def test_training_runs_stand_beside_probes(tmp_path: Path, monkeypatch: pytest.M
     for seed, value in ((1, 2.0), (2, 4.0)):  # the return of a game is three times that
         curve = [(100, 1.0, 0.0), (200, 2.0, value)]
         make_run(tmp_path / "runs", "popgym:popgym-Some-v0", "gru", seed, None, env=True, curve=curve)
+    short = [(100, 1.0, 50.0)]
+    make_run(tmp_path / "runs", "popgym:popgym-Some-v0", "gru", 3, None, env=True, curve=short)
     make_run(tmp_path / "runs", "popgym:popgym-Some-v0", "lstm", 1, None, env=True, checkpoint=False,
              core_options={"new": 1})  # fmt: skip
     main(["probe", "--task", "swap", "--task-options", "longest", "16", "--core", "lstm", "--updates", "2",
           "--device", "cpu", "--run-dir", str(tmp_path / "runs" / "swap")])  # fmt: skip
     main(["card", str(tmp_path / "runs"), "--out", str(tmp_path / "card")])
+    said = capsys.readouterr().out
+    assert "gru/seed-3: left out; it is at step 100, another seed at 200" in said
+    assert "popgym-Some-v0: trained for different steps: gru 200, lstm new 1 300,000" in said
     by_core = {row["core"]: row for row in table(tmp_path / "card")}
     assert float(by_core["gru"]["popgym-Some-v0"]) == 9.0 and by_core["gru"]["tracking"] == ""
     assert by_core["lstm"]["popgym-Some-v0"] == "" and by_core["lstm"]["tracking"] != ""
