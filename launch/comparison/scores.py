@@ -25,9 +25,11 @@ class Score(NamedTuple):
     run: Run
     value: float
     """mean return of the agent's episode: a life under paper-code, a game elsewhere"""
+    whole_game: float | None
+    """mean return of a whole game; None where none ended"""
     normalized: float | None
-    """its return over whole games, 0 for random play and 1 for a human, or in a task of memory for the best
-    there is; None where these are not known"""
+    """that with 0 for random play and 1 for a human, or in a task of memory for the best there is; None where
+    these are not known"""
     step: int
     evaluation: Evaluation | None = None
     """that says so; None for a score of training"""
@@ -187,7 +189,8 @@ def _evaluated(run: Run, protocol: str | None, greedy: bool) -> Score | str:
     value = evaluation.life if evaluation.life is not None else evaluation.game
     if value is None:
         return f"{evaluation.path}: no episode in it; evaluate again with more episodes"
-    return Score(run, value, _normalized(run, evaluation.game), evaluation.step, evaluation)
+    game = evaluation.game
+    return Score(run, value, game, _normalized(run, game), evaluation.step, evaluation)
 
 
 def _normalized(run: Run, game_return: float | None) -> float | None:
@@ -225,8 +228,8 @@ def _trained(run: Run, protocol: str | None) -> Score | str:
             f"{run.path}: at step {run.last_step:,} of {run.steps:,}, so it has no score yet; its learning "
             "curve is drawn"
         )
-    normalized = _normalized(run, float(game[-1]) if len(game) else None)
-    return Score(run, float(returns[-1]), normalized, run.last_step)
+    whole_game = float(game[-1]) if len(game) else None
+    return Score(run, float(returns[-1]), whole_game, _normalized(run, whole_game), run.last_step)
 
 
 def _kind(comparison: Comparison, protocol: str | None) -> str:

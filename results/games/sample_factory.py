@@ -3,8 +3,9 @@
     python results/games/sample_factory.py SCORES.csv PYTHON GAME SEED STEPS
 
 What it prints is the return of one life, its rewards clipped, so the scores come from its summaries: means of
-the last 100 games, as `deltabeast train` logs them. The learning rate falls to zero over STEPS, as in our
-preset. PYTHON: ../throughput/peers.py has its environment.
+the last 100 games, as `deltabeast train` logs them, from the hundredth game on (or the eleventh after 5
+minutes). The learning rate falls to zero over STEPS, as in our preset. PYTHON: ../throughput/peers.py has its
+environment.
 """
 
 import csv

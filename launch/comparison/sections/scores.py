@@ -103,14 +103,14 @@ def scores(comparison: Comparison, board: ScoreBoard) -> Section:
         means = [statistics.fmean(s.value for s in board.cells[game, label]) for label in labels]
         bold |= {(len(rows) + i, 2) for i in highest(means) if len(means) > 1}
         rows += [_score_row(game, label, comparison, board) for label in labels]
-    names = ("game", "series", "mean", "low", "high", "seeds' scores", "seeds", "steps", "normalised",
-             *(f"published {millions}M" for millions in BUDGETS))  # fmt: skip
+    names = ("game", "series", "mean", "low", "high", "seeds' scores", "seeds", "steps", "whole game",
+             "normalised", *(f"published {millions}M" for millions in BUDGETS))  # fmt: skip
     used = [i for i in range(len(names)) if any(row[i] is not None for row in rows)]
     note = "Bold: the highest mean of a game."
     if any(row[names.index("low")] is not None for row in rows):
         note += " Low, high: its 95% bootstrap interval over seeds, rough where there are few."
     if names.index("normalised") in used:
-        note += " Normalised: 0 is random play, 1 a human's or, of a task of memory, the best return."
+        note += " Normalised, of whole games: 0 is random play, 1 a human's or a memory task's best return."
     if len(names) - 1 in used:
         note += " Published: mean ± standard deviation of five evaluations of one seed, it seems."
     table = Table("scores", [names[i] for i in used], [[row[i] for i in used] for row in rows], 2, note,
@@ -122,6 +122,8 @@ def _score_row(game: str, label: str, comparison: Comparison, board: ScoreBoard)
     found = board.cells[game, label]
     values = [score.value for score in found]
     interval = bootstrap(mean, as_scores([values]))
+    whole = [score.whole_game for score in found if score.whole_game is not None]
+    of_lives = board.kind == "life return"
     normalized = [score.normalized for score in found if score.normalized is not None]
     core, comparable = comparison.core_of[label], board.protocol == PROTOCOL
     return [
@@ -132,6 +134,7 @@ def _score_row(game: str, label: str, comparison: Comparison, board: ScoreBoard)
         ", ".join(map(plots.number, values)) if len(values) > 1 else None,
         len(values),
         round(statistics.fmean(score.step for score in found)),
+        statistics.fmean(whole) if whole and of_lives else None,
         statistics.fmean(normalized) if normalized else None,
         *(score_text(game, core, millions) if comparable else None for millions in BUDGETS),
     ]

@@ -574,8 +574,11 @@ def test_without_evaluations_finished_training_is_the_score(tmp_path: Path) -> N
 
 def test_human_normalised_scores_are_of_whole_games(tmp_path: Path) -> None:
     make_run(tmp_path, scores=[1000])
-    _, board = compared(tmp_path)
+    comparison, board = compared(tmp_path)
     (score,) = board.cells["gopher", "rdn"]
+    (table,) = scores_section(comparison, board).tables
+    (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
+    assert row["mean"] == 1000 and row["whole game"] == 3000 and row["normalised"] == score.normalized
     game = game_info("gopher")
     assert score.value == 1000 and board.kind == "life return"
     assert game.random is not None and game.human is not None
