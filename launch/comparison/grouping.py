@@ -13,6 +13,7 @@ from .names import PAPER_CORES, join, name_of
 from .runs import TRAINED_UNDER, Run
 
 _LACKING = "none"
+_CODE = " · code "
 _NAMED = 4
 """So many series of one seed are named; more are counted."""
 
@@ -62,8 +63,9 @@ def compare(runs: Sequence[Run]) -> Comparison:
     usual = _usual(kept, differing)
     cells: dict[Cell, list[Run]] = defaultdict(list)
     core_of = {}
-    for run in sorted(kept, key=lambda run: (run.seed is None, run.seed or 0, str(run.path))):
-        label = _label(run, differing, usual)
+    kept.sort(key=lambda run: (run.seed is None, run.seed or 0, str(run.path)))
+    labels = _labels(kept, differing, usual)
+    for label, run in zip(labels, kept, strict=True):
         core_of[label] = run.core
         same = next((r for r in cells[run.game, label] if r.seed is not None and r.seed == run.seed), None)
         if same is None:
@@ -79,6 +81,8 @@ def compare(runs: Sequence[Run]) -> Comparison:
         left_out=left_out,
     )
     comparison.notes = _notes(comparison, differing, usual)
+    if any(_CODE in label for label in labels):
+        comparison.notes.append("Runs that repeat a seed with other code are series of their own, by commit.")
     return comparison
 
 
@@ -86,7 +90,7 @@ def labelled(runs: Sequence[Run]) -> list[tuple[str, Run]]:
     """Return runs, whatever their protocols, with the labels of their series, in the order of a report."""
     differing = _differing(runs)
     usual = _usual(runs, differing)
-    named = [(_label(run, differing, usual), run) for run in runs]
+    named = zip(_labels(runs, differing, usual), runs, strict=True)
     return sorted(named, key=lambda pair: (*_rank(pair[1].core), pair[0], pair[1].seed or 0, pair[1].path))
 
 
@@ -139,6 +143,24 @@ def _usual(runs: Sequence[Run], differing: Sequence[str]) -> dict[str, str]:
         if 2 * count > len(having) == sum(run.core in cores for run in runs):
             usual[name] = value
     return usual
+
+
+def _labels(runs: Sequence[Run], differing: Sequence[str], usual: Mapping[str, str]) -> list[str]:
+    """Label runs by core and settings, and by commit where one repeats a game's seed with other code."""
+    labels = [_label(run, differing, usual) for run in runs]
+    commits: dict[tuple[str, str, int], set[str]] = defaultdict(set)
+    for label, run in zip(labels, runs, strict=True):
+        if run.seed is not None:
+            commits[label, run.game, run.seed].add(_commit(run))
+    edited = {label for (label, *_), found in commits.items() if len(found) > 1}
+    return [
+        f"{label}{_CODE}{_commit(run)}" if label in edited else label
+        for label, run in zip(labels, runs, strict=True)
+    ]
+
+
+def _commit(run: Run) -> str:
+    return str(run.versions.get("commit") or "unknown")
 
 
 def _label(run: Run, differing: Sequence[str], usual: Mapping[str, str]) -> str:

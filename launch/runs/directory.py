@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -316,13 +317,19 @@ def versions() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
+    """Name the commit of a checkout, with `-dirty` and a digest of its edits if there are any."""
     try:  # an installed package may lie in somebody else's checkout, which does not track it
         _git("ls-files", "--error-unmatch", Path(__file__).name)
-        return _git("describe", "--always", "--dirty", "--abbrev=12")
+        commit = _git("describe", "--always", "--dirty", "--abbrev=12")
+        if not commit.endswith("-dirty"):
+            return commit
+        edits = _git("diff", "HEAD", "--no-color", "--no-ext-diff")
+        return f"{commit}-{hashlib.sha256(edits.encode()).hexdigest()[:6]}"
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def _git(*words: str) -> str:
     command = ["git", "-C", str(Path(__file__).parent), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    done = subprocess.run(command, capture_output=True, check=True, timeout=10)
+    return done.stdout.decode(errors="replace").strip()

@@ -546,6 +546,26 @@ def test_a_seed_counts_once(tmp_path: Path) -> None:
     assert f"{again}: left out, it repeats seed 1 of {first}" in comparison.left_out
 
 
+def test_a_seed_again_with_other_code_is_a_series_of_its_own(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_run(tmp_path / "a", seed=seed, scores=[1])
+    config = make_run(tmp_path / "b", scores=[2]) / "config.json"
+    config.write_text(config.read_text().replace('"abc"', '"abc-dirty-123456"'))
+    make_run(tmp_path / "a", core="lstm", scores=[3])
+    comparison, board = compared(tmp_path)
+    assert values(board) == {
+        ("gopher", "lstm"): [3],
+        ("gopher", "rdn · code abc"): [1, 1],
+        ("gopher", "rdn · code abc-dirty-123456"): [2],
+    }
+    assert not comparison.left_out
+    assert "Runs that repeat a seed with other code are series of their own, by commit." in comparison.notes
+    config.write_text(config.read_text().replace('"seed": 1', '"seed": 3'))
+    comparison, board = compared(tmp_path)
+    assert values(board) == {("gopher", "lstm"): [3], ("gopher", "rdn"): [1, 1, 2]}
+    assert not any("other code" in note for note in comparison.notes)
+
+
 def test_a_copy_of_a_run_is_left_out_and_one_with_another_log_is_not(tmp_path: Path) -> None:
     first = make_run(tmp_path / "a")
     copy = shutil.copytree(first, tmp_path / "b" / "seed-1")

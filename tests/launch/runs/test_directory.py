@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import subprocess
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +21,8 @@ from deltabeast.launch.errors import RunError, UsageError
 from deltabeast.launch.output import warnings_in_lines
 from deltabeast.launch.parsing import parse
 from deltabeast.launch.probe.command import probe
-from deltabeast.launch.runs.directory import claim, is_claimed, read_config, write_config
+from deltabeast.launch.runs import directory
+from deltabeast.launch.runs.directory import claim, is_claimed, read_config, versions, write_config
 
 
 def test_a_claim_is_renewed_where_its_lock_is_gone_but_not_where_another_has_it(tmp_path: Path) -> None:
@@ -157,3 +159,25 @@ def test_of_the_last_two_checkpoints_none_is_known_to_be_damaged(
     left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert left == [whole.name, f"{damaged.name}.damaged", f"{60:012d}"]
     assert f"{damaged.name}.damaged now" in capsys.readouterr().out
+
+
+def test_edited_code_is_not_that_of_its_commit_nor_of_another_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "code.py"
+    monkeypatch.setattr(directory, "__file__", str(code))
+    assert versions()["commit"] is None  # no checkout
+    code.write_text("loss = 1\n")
+    author = ("-c", "user.name=n", "-c", "user.email=e")
+    for words in (("init", "-q"), ("add", "code.py"), (*author, "commit", "-q", "-m", "Begin")):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    commit = versions()["commit"]
+    assert len(commit) == 12
+    edited = []
+    for text in ("loss = 2\n", "loss = 3\n", "loss = 2\n"):
+        code.write_text(text)
+        edited.append(versions()["commit"])
+    assert all(each.startswith(f"{commit}-dirty-") for each in edited)
+    assert edited[0] == edited[2] != edited[1]
+    code.write_text("loss = 1\n")
+    assert versions()["commit"] == commit
