@@ -1837,6 +1837,14 @@ MUTANTS = [
     ("launch/comparison/grouping.py", " if label in edited else label", ""),
     ("launch/runs/directory.py", "hashlib.sha256(edits.encode())", "hashlib.sha256(b'')"),
     ("launch/probe/card.py", "            if is_whole:", "            if True:"),
+    ("launch/training/advice.py", 'or row.get("episodes", 0) < _GAMES', ""),
+    ("launch/training/advice.py", ' == row.get("best_game_return")', ""),
+    (
+        "launch/training/advice.py",
+        'or num_actions < 2:\n        return None\n    return (\n        f"all',
+        'or False:\n        return None\n    return (\n        f"all',
+    ),
+    ("launch/training/run.py", "config.max_grad_norm, config.normalise_advantages", "config.max_grad_norm"),
     ("launch/probe/card.py", "if not all(whole(", "if all(whole("),
     ("launch/comparison/sections/scores.py", "if whole and of_lives", "if of_lives and not whole"),
     ("launch/comparison/scores.py", "if more > 0)", "if more >= 0)"),
@@ -2267,6 +2275,7 @@ TESTS = {
         ("envs/control_groups", "envs/limits", "envs/atari.py"),
         ("tests/envs/test_limits.py", "tests/envs/test_atari_reference.py", "-k", "limit or core or noop"),
     ),
+    "training/advice": ("tests/launch/training/test_advice.py",),
     "training/reading_ages": ("tests/launch/training/test_reading_ages.py",),
     "training/threads": ("tests/launch/training/test_threads.py",),
     **dict.fromkeys(
@@ -2285,6 +2294,7 @@ TESTS = {
     "launch/output": ("tests/launch/test_lasting.py",),
     "launch/training/run.py": (
         *("tests/launch/training/test_resume.py", "tests/launch/training/test_run.py"),
+        "tests/launch/training/test_advice.py",
         *("-k", "finished or asked_to_stop or several"),
     ),
     **dict.fromkeys(

@@ -54,6 +54,12 @@ class Match(gymnasium.Env[np.ndarray, int]):
         return self._observe(), reward, self.count == 10, False, {}
 
 
+class Unpaid(Match):
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        frame, _, *rest = super().step(action)
+        return frame, 0.0, *rest  # type: ignore[return-value]
+
+
 class Raises(Match):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         if self.total >= FAILS_AT:
@@ -342,6 +348,7 @@ KINDS = (
         SometimesEndless,
         Strays,
         Stalls,
+        Unpaid,
         Forgets,
         Numbered,
         Odd,

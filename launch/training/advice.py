@@ -17,6 +17,10 @@ _EXPLORES = 0.02
 """`entropy <= _EXPLORES * log(num_actions)`: the policy hardly explores."""
 _GAIN = 0.1
 """`best <= first + _GAIN * abs(first)`: the best return has not grown over that of the first episodes."""
+_RANDOM = 0.99
+"""`entropy >= _RANDOM * log(num_actions)`: the policy is about that of random play."""
+_GAMES = 100
+"""So many games of the same return have no reward that a policy could affect."""
 _EXPLODED = 1e3
 """`abs(loss) >= _EXPLODED * max(1, median(abs(earlier losses)))`; 1, as a solved task has losses near 0."""
 
@@ -49,6 +53,21 @@ def collapsed(row: Mapping[str, float], first_return: float | None, num_actions:
     )
 
 
+def unrewarded(row: Mapping[str, float], first_return: float | None, num_actions: int) -> str | None:
+    """Warn if every game's return is the same and the policy is still random, else None.
+
+    Where advantages are zero the entropy bonus alone moves the policy, towards random play.
+    """
+    same = first_return is not None and first_return == row.get("game_return") == row.get("best_game_return")
+    is_random = row.get("entropy", 0.0) >= _RANDOM * math.log(num_actions)
+    if not same or not is_random or row.get("episodes", 0) < _GAMES or num_actions < 2:
+        return None
+    return (
+        f"all {row['episodes']:,.0f} games returned {first_return:.3g}, and the policy is still random: try "
+        "--normalise-advantages, which moves it where no reward does"
+    )
+
+
 def exploded(loss: float, before: list[float]) -> str | None:
     """Warn if the loss is far above those of the rows before, else None."""
     if len(before) < _ROWS or abs(loss) < _EXPLODED * max(1.0, median(map(abs, before))):
@@ -62,9 +81,10 @@ def exploded(loss: float, before: list[float]) -> str | None:
 class Advice:
     """Checks each row of a run's log."""
 
-    def __init__(self, num_actions: int, max_grad_norm: float) -> None:
+    def __init__(self, num_actions: int, max_grad_norm: float, normalises_advantages: bool = False) -> None:
         self._num_actions = num_actions
         self._max_grad_norm = max_grad_norm
+        self._normalises_advantages = normalises_advantages
         self._losses: list[float] = []
         self._rows: Counter[str] = Counter()
         """consecutive rows that showed each symptom"""
@@ -75,6 +95,10 @@ class Advice:
         symptoms = {
             "clipped": (clipped(row, self._max_grad_norm), _ROWS),
             "collapsed": (collapsed(row, first_return, self._num_actions), _ROWS),
+            "unrewarded": (
+                None if self._normalises_advantages else unrewarded(row, first_return, self._num_actions),
+                _ROWS,
+            ),
             "exploded": (exploded(loss, self._losses), 1),
         }
         self._losses.append(loss)

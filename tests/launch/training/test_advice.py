@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from training_in_process import run
-from training_process import CARTPOLE, newest, rows
+from training_process import CARTPOLE, TINY, newest, rows
 
 from deltabeast.agents import Episodes
 from deltabeast.launch.training.advice import Advice
@@ -56,6 +56,27 @@ def test_a_policy_that_stopped_exploring_without_learning(
     assert not any(said([{"entropy": 0.023, "best_game_return": best}] * 5, first)[4])
 
 
+UNREWARDED = {"entropy": 1.09, "game_return": 0.0, "best_game_return": 0.0, "episodes": 100.0}
+"""1.09 is above 99% of ln 3."""
+
+
+@pytest.mark.parametrize(
+    "change", [{"entropy": 1.08}, {"game_return": 0.01}, {"best_game_return": 0.1}, {"episodes": 99.0}]
+)
+def test_games_that_all_return_the_same_under_a_random_policy(change: dict[str, float]) -> None:
+    lines = said([UNREWARDED] * 9, first=0.0)
+    assert [len(each) for each in lines] == [0] * 4 + [1] + [0] * 4
+    assert lines[4] == [
+        "warning: all 100 games returned 0, and the policy is still random: try --normalise-advantages, "
+        "which moves it where no reward does"
+    ]
+    assert said([UNREWARDED | change] * 9, first=0.0) == [[]] * 9
+    normalising = Advice(num_actions=3, max_grad_norm=40.0, normalises_advantages=True)
+    assert not any(normalising.of({**GOOD, **UNREWARDED}, 0.0) for _ in range(9))
+    alone = Advice(num_actions=1, max_grad_norm=40.0)  # nothing to choose: neither random nor not
+    assert not any(alone.of({**GOOD, **UNREWARDED}, 0.0) for _ in range(9))
+
+
 def test_a_loss_that_explodes_is_told_at_once_and_once() -> None:
     lines = said([*[{}] * 5, {"total_loss": -9_999.0}, {"total_loss": 10_000.0}, {"total_loss": 1e6}])
     assert [len(each) for each in lines] == [0] * 6 + [1, 0]
@@ -88,3 +109,12 @@ def test_a_run_logs_the_share_and_says_so(tmp_path: Path, capsys: pytest.Capture
     assert {row["clipped_grad_share"] for row in rows(tmp_path)} == {"1"}
     assert capsys.readouterr().out.count("gradients were clipped in 100% of the updates") == 1
     assert len(newest(tmp_path)[2]["scores"]["first"]) == 10 or float(rows(tmp_path)[-1]["episodes"]) < 10
+
+
+def test_a_run_without_rewards_is_told_unless_it_normalises_advantages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpaid = ("--env", "training_envs:Unpaid-v0", *TINY, "--log-seconds", "0", "--steps", "1500")
+    for option, times in (("--no-normalise-advantages", 1), ("--normalise-advantages", 0)):
+        run(tmp_path / option, *unpaid, option, "--entropy-cost", "1")
+        assert capsys.readouterr().out.count("games returned 0, and the policy is still random") == times
