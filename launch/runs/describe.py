@@ -182,6 +182,17 @@ def _list_checkpoints(checkpoints: list[Path]) -> str:
     return ", ".join(names) or "none"
 
 
+def _beside(evaluation: Mapping[str, Any]) -> str:
+    """Name what an evaluation has beside the trained agent's scores."""
+    altered = evaluation["results"].keys() - {"trained", "random"}
+    has = {
+        "random play": "random" in evaluation["results"],
+        f"{count(len(altered), 'operation')} on the memory": bool(altered),
+        "a certificate": "certificate" in evaluation,
+    }
+    return "".join(f"; {name}" for name, is_there in has.items() if is_there)
+
+
 def _evaluation(path: Path) -> str:
     content = read_object(path)
     try:
@@ -194,6 +205,6 @@ def _evaluation(path: Path) -> str:
         protocol = f", {content['protocol']}" if content["protocol"] else ""
         how = "greedy" if content["greedy"] else "sampled"
         size = f"{content['repeats']} x {content['episodes']} episodes"
-        return f"step {content['step']:,}{protocol}, {how}, {size}: {', '.join(parts)}"
+        return f"step {content['step']:,}{protocol}, {how}, {size}: {', '.join(parts)}{_beside(content)}"
     except (KeyError, TypeError, ValueError):
         return f"{path.name} cannot be read"
