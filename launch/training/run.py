@@ -60,9 +60,7 @@ class Run:
         self.run_dir = config.run_dir or default_run_dir(config)
         self.scores = Scores()
         self._noted: set[str] = set()
-        self.advice = Advice(
-            engine.agent.spec.num_actions, config.max_grad_norm, config.normalise_advantages
-        )
+        self.advice = Advice(engine.agent.spec.num_actions, config.max_grad_norm, config.normalise_advantages)
         check_resume(config, self.run_dir)
         self._claim = stack.enter_context(claim(self.run_dir))
         agent, state, damage = find_run(config, self.run_dir, engine.agent.spec)
