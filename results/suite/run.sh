@@ -4,8 +4,8 @@
 # Evaluated runs are skipped, and what ../keep.py has kept; killed ones are resumed.
 # Usage: results/suite/run.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. TASKS="overwrite" CORES="lstm rdn" SEEDS="4 5": those alone.
-# BPTT=per_step: as published, without gradients through the memory; STEPS=3M: longer; CORE="rdn --core-options clock 4":
-# that one instead of all; each into a RUNS_DIR of its own.
+# BPTT=per_step: as published, without gradients through the memory; STEPS=3M: longer; LEARNING_RATE=5e-4: another; CORE="rdn
+# --core-options clock 4": that one instead of all; each into a RUNS_DIR of its own.
 set -euo pipefail
 runs=${1:?directory for the runs} part=${2:-1/1}
 number=0
@@ -55,7 +55,7 @@ for seed in ${SEEDS:-1 2 3}; do
 			# shellcheck disable=SC2086  # options are words
 			"${DELTABEAST:-deltabeast}" train --env "$env" --core $core --steps "${STEPS:-1M}" --discount "$discount" \
 				--preset none --observations plain --reward-clip 1 --truncation terminal \
-				--num-envs 16 --batch-size 16 --unroll-length 52 --entropy-cost 0.001 --learning-rate 2e-3 \
+				--num-envs 16 --batch-size 16 --unroll-length 52 --entropy-cost 0.001 --learning-rate "${LEARNING_RATE:-2e-3}" \
 				--precision fp32 --bptt "${BPTT:-full}" --num-workers 1 --log-seconds 10 --seed "$seed" --run-dir "$run"
 			# shellcheck disable=SC2086
 			"${DELTABEAST:-deltabeast}" eval "$run" --episodes 20 --repeats 5 --sample $forget
