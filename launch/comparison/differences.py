@@ -107,9 +107,11 @@ def _evaluation(board: ScoreBoard) -> list[str]:
             "Ours are training returns of a policy that changes and samples; theirs is a greedy evaluation."
         ]
     lines = []
-    if sampled := [game for game in board.sampled if is_published(game)]:
+    games = dict.fromkeys(game for game, _ in board.cells if is_published(game))
+    if sampled := [game for game in games if game in board.sampled]:
+        where = "" if len(sampled) == len(games) else f" on {join(sampled)}"
         lines.append(
-            f"Our agents sample their actions on {join(sampled)}; the published took the most likely one."
+            f"Our agents sample their actions{where}; the published agents took the most likely one."
         )
     counts = {
         score.evaluation.episodes

@@ -13,7 +13,6 @@ from .names import PAPER_CORES, join, name_of
 from .runs import TRAINED_UNDER, Run
 
 _LACKING = "none"
-_CODE = " · code "
 _NAMED = 4
 """So many series of one seed are named; more are counted."""
 
@@ -51,7 +50,7 @@ class Comparison:
 
 def compare(runs: Sequence[Run]) -> Comparison:
     """Group runs. Those of a rarer protocol are left out; other settings make series of their own."""
-    protocol = _majority([run.protocol for run in runs if run.protocol])
+    protocol = commonest_protocol([run.protocol for run in runs if run.protocol])
     left_out = [
         f"{run.path}: left out of the scores, which are under {protocol}: it was trained under {run.protocol}"
         for run in runs
@@ -81,8 +80,6 @@ def compare(runs: Sequence[Run]) -> Comparison:
         left_out=left_out,
     )
     comparison.notes = _notes(comparison, differing, usual)
-    if any(_CODE in label for label in labels):
-        comparison.notes.append("Runs that repeat a seed with other code are series of their own, by commit.")
     return comparison
 
 
@@ -100,12 +97,11 @@ def _rank(core: str) -> tuple[int, str]:
     return (order.index(core) if core in PAPER_CORES else len(order), core)
 
 
-def _majority(protocols: Sequence[str]) -> str | None:
-    """Return the most frequent one; if several tie, the publication's, or else the first by name."""
-    if not protocols:
-        return None
+def commonest_protocol(protocols: Iterable[str]) -> str | None:
+    """Return the most frequent one; if several tie, the publication's, or else the first by name; None if
+    there is none."""
     counts = Counter(protocols)
-    return min(counts, key=lambda name: (-counts[name], name != TRAINED_UNDER, name))
+    return min(counts, key=lambda name: (-counts[name], name != TRAINED_UNDER, name), default=None)
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:
@@ -146,21 +142,25 @@ def _usual(runs: Sequence[Run], differing: Sequence[str]) -> dict[str, str]:
 
 
 def _labels(runs: Sequence[Run], differing: Sequence[str], usual: Mapping[str, str]) -> list[str]:
-    """Label runs by core and settings, and by commit where one repeats a game's seed with other code."""
+    """Label runs by core and settings; by code, too, those whose code repeats a seed of other code."""
     labels = [_label(run, differing, usual) for run in runs]
-    commits: dict[tuple[str, str, int], set[str]] = defaultdict(set)
+    first: dict[tuple[Any, ...], str] = {}
+    others = set()
     for label, run in zip(labels, runs, strict=True):
-        if run.seed is not None:
-            commits[label, run.game, run.seed].add(_commit(run))
-    edited = {label for (label, *_), found in commits.items() if len(found) > 1}
+        code = _code(run)
+        if code and run.seed is not None:
+            before = first.setdefault((label, run.game, run.protocol, run.seed), code)
+            others |= {(label, code)} if code != before else set()
     return [
-        f"{label}{_CODE}{_commit(run)}" if label in edited else label
+        f"{label} · code {_code(run)}" if (label, _code(run)) in others else label
         for label, run in zip(labels, runs, strict=True)
     ]
 
 
-def _commit(run: Run) -> str:
-    return str(run.versions.get("commit") or "unknown")
+def _code(run: Run) -> str | None:
+    """Return the commit that a run was trained at or, of an installed package, its version."""
+    code: str | None = run.versions.get("commit") or run.versions.get("deltabeast")
+    return code
 
 
 def _label(run: Run, differing: Sequence[str], usual: Mapping[str, str]) -> str:

@@ -72,6 +72,7 @@ class Run:
     core: str
     """its name; `TRUNCATED` for an LSTM whose gradients were cut at every step, which is another baseline"""
     core_options: Mapping[str, Any]
+    """those given, as `_plain` spells them"""
     seed: int | None
     protocol: str | None
     """the one it was trained under; None for environments other than Atari games"""
@@ -156,7 +157,6 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     elif checkpoint is not None and (damaged := damaged_file(checkpoint)):
         wrong.append(f"{damaged} of its newest checkpoint is damaged; what it logged is used")
     settings = _settings(path, config, spec)
-    core_options = known.get("core_options")
     if core in WITHOUT_FAST_WEIGHTS:
         settings.pop("bptt", None)
     if core == "lstm" and was_truncated(path):
@@ -165,7 +165,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         path=path,
         game=game,
         core=core,
-        core_options=core_options if isinstance(core_options, dict) else {},
+        core_options=_plain(known.get("core_options")),
         seed=_seed(path, config),
         protocol=_protocol(config, spec) if known.get("game") else None,
         settings=settings,
@@ -213,20 +213,24 @@ def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) ->
             del settings[name]
     for name in ("core_options", "env_options"):
         if isinstance(settings.get(name), dict):
-            settings[name] = _in_words(settings[name])
+            plain = _plain(settings[name])
+            settings[name] = " ".join(f"{option} {plain[option]}" for option in plain) or "default"
     steps = _steps(config)
     return settings | ({"steps": steps} if steps is not None else {})
 
 
-def _in_words(options: Mapping[str, Any]) -> str:
-    """Write options in alphabetical order, true and false as 1 and 0: older runs know whole numbers alone.
-
-    Spaces among a hybrid's layers, which mean nothing, are left out: they would make other words and series.
-    """
-    plain = {name: int(value) if isinstance(value, bool) else value for name, value in options.items()}
+def _plain(options: object) -> dict[str, Any]:
+    """Spell options alike: in alphabetical order, true and false as 1 and 0, since older runs know whole
+    numbers alone, and a hybrid's layers without spaces. What is no mapping has none."""
+    if not isinstance(options, dict):
+        return {}
+    plain = {
+        name: int(options[name]) if isinstance(options[name], bool) else options[name]
+        for name in sorted(options)
+    }
     if "layers" in plain:
         plain["layers"] = "".join(str(plain["layers"]).split())
-    return " ".join(f"{name} {plain[name]}" for name in sorted(plain)) or "default"
+    return plain
 
 
 def _steps(config: Mapping[str, Any]) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
@@ -11,9 +10,9 @@ from ...envs import find_protocol, human_normalized, task_normalized
 from ..runs.consent import consent
 from ..runs.directory import eval_command
 from .curves import Way, curve_of, way_of
-from .grouping import Cell, Comparison
+from .grouping import Cell, Comparison, commonest_protocol
 from .names import join, name_of
-from .runs import TRAINED_UNDER, Evaluation, Run
+from .runs import Evaluation, Run
 
 _STEP_TOLERANCE = 0.05
 """Share by which the steps of scores may differ: a run ends, or saves, a batch after its mark."""
@@ -26,10 +25,10 @@ class Score(NamedTuple):
     value: float
     """mean return of the agent's episode: a life under paper-code, a game elsewhere"""
     whole_game: float | None
-    """mean return of a whole game; None where none ended"""
+    """mean return of a whole game, where an episode is a life; None elsewhere, and where none ended"""
     normalized: float | None
-    """that with 0 for random play and 1 for a human, or in a task of memory for the best there is; None where
-    these are not known"""
+    """mean return of a whole game with 0 for random play and 1 for a human, or in a task of memory for the
+    best there is; None where these are not known"""
     step: int
     evaluation: Evaluation | None = None
     """that says so; None for a score of training"""
@@ -46,7 +45,7 @@ class ScoreBoard(NamedTuple):
     """that of the evaluation; None if there is none, or no Atari game"""
     evaluated: bool
     sampled: list[str]
-    """games of which the scores are evaluations with sampled actions; of the others they are greedy"""
+    """games whose scores are evaluations with sampled actions; empty where nothing was evaluated"""
     cells: dict[Cell, list[Score]]
     left_out: list[str]
 
@@ -56,53 +55,64 @@ def score_board(comparison: Comparison) -> ScoreBoard:
     left out, with a line that says why."""
     runs = comparison.runs()
     evaluated = any(run.evaluations for run in runs)
-    protocol = _usual_protocol(runs) if evaluated else comparison.protocol
-    sampled = _sampled(runs, lambda run: protocol if run.protocol else None)
+    protocol = _evaluated_under(runs) if evaluated else comparison.protocol
+    kind = _kind(comparison, protocol)
+    sampled = _sampled(runs, lambda run: _for_run(run, protocol)) if evaluated else []
     left_out: list[str] = []
     cells: dict[Cell, list[Score]] = {}
     for (game, label), members in comparison.cells.items():
         found = [
-            _evaluated(run, protocol, game not in sampled) if evaluated else _trained(run, protocol)
+            _evaluated(run, _for_run(run, protocol), game not in sampled)
+            if evaluated
+            else _trained(run, _for_run(run, protocol))
             for run in members
         ]
         left_out += [why for why in found if isinstance(why, str)]
         if scores := _same_step([each for each in found if isinstance(each, Score)], left_out):
             cells[game, label] = scores
+    scored = {game for game, _ in cells}
     return ScoreBoard(
-        description=_describe(comparison, protocol, sampled)
+        description=_describe(comparison, protocol, kind, _how(sampled, scored))
         if evaluated
-        else _describe_training(_kind(comparison, protocol)),
-        kind=_kind(comparison, protocol),
+        else _describe_training(kind),
+        kind=kind,
         protocol=protocol,
         evaluated=evaluated,
-        sampled=sampled,
+        sampled=[game for game in sampled if game in scored],
         cells=cells,
         left_out=left_out,
     )
 
 
-def _usual_protocol(runs: Sequence[Run]) -> str | None:
+def _evaluated_under(runs: Sequence[Run]) -> str | None:
     """Return the protocol under which most runs were evaluated; None where no evaluation has one."""
-    protocols = Counter(
-        each for run in runs for each in {one.protocol for one in run.evaluations} if each is not None
+    return commonest_protocol(
+        name for run in runs for name in {each.protocol for each in run.evaluations} if name is not None
     )
-    return min(protocols, key=lambda name: (-protocols[name], name != TRAINED_UNDER, name), default=None)
+
+
+def _for_run(run: Run, protocol: str | None) -> str | None:
+    """Return the protocol of a run's scores, where those of Atari games are under `protocol`."""
+    return protocol if run.protocol else None
 
 
 def _sampled(runs: Sequence[Run], protocol_of: Callable[[Run], str | None]) -> list[str]:
     """Return the games of which more runs were evaluated with sampled actions than greedily, under the
-    protocol of each."""
-    counts = {run.game: 0 for run in runs}
+    protocol of each; those without such an evaluation are as most others are."""
+    more: dict[str, int] = {}
     for run in runs:
-        ways = {each.greedy for each in run.evaluations if each.protocol == protocol_of(run)}
-        counts[run.game] += (False in ways) - (True in ways)
-    return sorted(game for game, more in counts.items() if more > 0)
+        for greedy in {each.greedy for each in run.evaluations if each.protocol == protocol_of(run)}:
+            more[run.game] = more.get(run.game, 0) + (-1 if greedy else 1)
+    usual = sum(more.values())
+    return sorted({run.game for run in runs if more.get(run.game, usual) > 0})
 
 
-def _how(sampled: Sequence[str], games: Collection[str]) -> str:
-    if len(sampled) < len(games):
-        return f"greedy, on {join(sampled)} with sampled actions" if sampled else "greedy"
-    return "with sampled actions"
+def _how(sampled: Collection[str], games: Collection[str]) -> str:
+    """Say how the evaluations of these games were made."""
+    here = [game for game in sampled if game in games]
+    if here and len(here) == len(games):
+        return "with sampled actions"
+    return f"greedy, on {join(here)} with sampled actions" if here else "greedy"
 
 
 def own_scores(runs: Sequence[Run]) -> tuple[list[Score], str, list[str]]:
@@ -113,12 +123,18 @@ def own_scores(runs: Sequence[Run]) -> tuple[list[Score], str, list[str]]:
     if any(each.protocol == run.protocol for run in runs for each in run.evaluations):
         sampled = _sampled(runs, lambda run: run.protocol)
         found = [_evaluated(run, run.protocol, run.game not in sampled) for run in runs]
-        what = f"evaluations with the view in training, {_how(sampled, {run.game for run in runs})}"
     else:
         found = [_trained(run, run.protocol) for run in runs]
-        what = "the last 100 training games, since no run was evaluated with the view it was trained with"
     scores = [each for each in found if isinstance(each, Score)]
+    what = "the last 100 training games, since no run was evaluated with the view it was trained with"
+    if any(score.evaluation for score in scores):
+        what = f"evaluations with the view in training, {_how(sampled, {score.run.game for score in scores})}"
     return scores, what, [each for each in found if isinstance(each, str)]
+
+
+def about_equal(step: int, usual: int) -> bool:
+    """Return whether numbers of steps are the same but for a batch or so."""
+    return abs(step - usual) <= _STEP_TOLERANCE * usual
 
 
 def of_equal_steps(scores: Sequence[Score]) -> bool:
@@ -182,15 +198,19 @@ def _spelled(protocol: str, trained_under: str | None) -> list[str]:
 
 def _evaluated(run: Run, protocol: str | None, greedy: bool) -> Score | str:
     """Return the score by the evaluation made in this way, or a line that says why there is none."""
-    way = (protocol if run.protocol else None, greedy)
-    evaluation = _best_known(run, way)
+    evaluation = _best_known(run, (protocol, greedy))
     if evaluation is None:
-        return _not_evaluated(run, *way)
+        return _not_evaluated(run, protocol, greedy)
     value = evaluation.life if evaluation.life is not None else evaluation.game
     if value is None:
         return f"{evaluation.path}: no episode in it; evaluate again with more episodes"
-    game = evaluation.game
-    return Score(run, value, game, _normalized(run, game), evaluation.step, evaluation)
+    whole_game = evaluation.game if _of_lives(protocol) else None
+    return Score(run, value, whole_game, _normalized(run, evaluation.game), evaluation.step, evaluation)
+
+
+def _of_lives(protocol: str | None) -> bool:
+    """Return whether an agent's episode is a life."""
+    return protocol is not None and find_protocol(protocol).life_ends_episode
 
 
 def _normalized(run: Run, game_return: float | None) -> float | None:
@@ -206,7 +226,7 @@ def _same_step(scores: list[Score], left_out: list[str]) -> list[Score]:
     usual = statistics.median_low(score.step for score in scores)
     kept = []
     for score in scores:
-        if abs(score.step - usual) <= _STEP_TOLERANCE * usual:
+        if about_equal(score.step, usual):
             kept.append(score)
         else:
             left_out.append(
@@ -218,9 +238,8 @@ def _same_step(scores: list[Score], left_out: list[str]) -> list[Score]:
 
 def _trained(run: Run, protocol: str | None) -> Score | str:
     """Return the mean return of the last 100 training games of a run that reached its budget, or a line."""
-    lives = protocol is not None and run.protocol and find_protocol(protocol).life_ends_episode
     game = curve_of(run.rows, "game_return").y
-    returns = curve_of(run.rows, "life_return").y if lives else game
+    returns = curve_of(run.rows, "life_return").y if _of_lives(protocol) else game
     if not len(returns):
         return f"{run.path}: no game finished yet, so it has no score"
     if run.steps is not None and run.last_step < run.steps:
@@ -228,14 +247,15 @@ def _trained(run: Run, protocol: str | None) -> Score | str:
             f"{run.path}: at step {run.last_step:,} of {run.steps:,}, so it has no score yet; its learning "
             "curve is drawn"
         )
-    whole_game = float(game[-1]) if len(game) else None
-    return Score(run, float(returns[-1]), whole_game, _normalized(run, whole_game), run.last_step)
+    last = float(game[-1]) if len(game) else None
+    whole_game = last if _of_lives(protocol) else None
+    return Score(run, float(returns[-1]), whole_game, _normalized(run, last), run.last_step)
 
 
 def _kind(comparison: Comparison, protocol: str | None) -> str:
     if protocol is None or comparison.is_mixed:
         return "return"
-    return "life return" if find_protocol(protocol).life_ends_episode else "game return"
+    return "life return" if _of_lives(protocol) else "game return"
 
 
 def _describe_training(kind: str) -> str:
@@ -246,16 +266,15 @@ def _describe_training(kind: str) -> str:
     )
 
 
-def _describe(comparison: Comparison, protocol: str | None, sampled: Sequence[str]) -> str:
+def _describe(comparison: Comparison, protocol: str | None, kind: str, how: str) -> str:
     of_atari = " of Atari games" if comparison.is_mixed else ""
     whose = f", that{of_atari}" if of_atari else ""
     under = f"{whose} under {protocol}" if protocol else ""
     text = (
-        f"A score is a run's mean {_kind(comparison, protocol)} in its evaluation{under}, "
-        f"{_how(sampled, comparison.games)}: of several the one at the highest step, of most episodes, and "
-        "newest."
+        f"A score is a run's mean {kind} in its evaluation{under}, {how}: of several the one at the highest "
+        "step, of most episodes, and newest."
     )
-    if protocol and find_protocol(protocol).life_ends_episode:
+    if _of_lives(protocol):
         of_games = "Of Atari games it" if comparison.is_mixed else "It"
         text += f" {of_games} is the return of one life; human-normalised scores are of whole games."
     if protocol != comparison.protocol:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median_low
 from typing import Any
 
-from ..comparison.curves import curve_of, whole
 from ..comparison.probes import Probe, labelled, read_probe, usual_options
 from ..comparison.reading import read_runs
 from ..comparison.runs import Run
+from ..comparison.scores import about_equal
 from ..config import CardConfig, ProbeConfig
 from ..errors import UsageError
 from ..output import tell
@@ -176,40 +176,38 @@ def _models(
 
 
 def _add_returns(found: dict[str, Model], played: Sequence[Run], problems: list[str]) -> None:
-    """Add the mean returns at the end of training, of the seeds that came about as far as the farthest."""
-    for (name, game), alike in _by_core_and_game(played, problems).items():
-        model = found.setdefault(name, Model(alike[0].core, alike[0].core_options))
-        longest = max(run.last_step for run in alike)
-        model.returns[game] = []
-        for run, is_whole in zip(alike, whole([run.last_step for run in alike]), strict=True):
-            if is_whole:
-                model.returns[game].append(float(curve_of(run.rows, "game_return").y[-1]))
-            else:
-                problems.append(
-                    f"{run.path}: left out; it is at step {run.last_step:,}, another seed at {longest:,}"
-                )
-
-
-def _by_core_and_game(runs: Sequence[Run], problems: list[str]) -> dict[tuple[str, str], list[Run]]:
-    """Group the runs in which a game has ended; say where those of a game trained for different steps."""
+    """Add the mean returns at the end of training, of runs of about as many steps as others of the core."""
     grouped: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
-    for run in runs:
-        if len(curve_of(run.rows, "game_return").y):
+    for run in played:
+        if any("game_return" in row for row in run.rows):
             grouped[labelled(run.core, run.core_options), run.game.split(":")[-1]].append(run)
         else:
             problems.append(f"{run.path}: left out; no game has ended")
-    for game in dict.fromkeys(game for _, game in grouped):
-        steps = {
-            name: max(run.last_step for run in each)
-            for (name, other), each in grouped.items()
-            if other == game
-        }
-        if not all(whole(list(steps.values()))):
-            problems.append(
-                f"{game}: trained for different steps: "
-                + ", ".join(f"{name} {step:,}" for name, step in steps.items())
-            )
-    return grouped
+    usual = {cell: median_low(run.last_step for run in alike) for cell, alike in grouped.items()}
+    for (name, game), alike in grouped.items():
+        model = found.setdefault(name, Model(alike[0].core, alike[0].core_options))
+        model.returns[game] = []
+        for run in alike:
+            if about_equal(run.last_step, usual[name, game]):
+                last = next(row for row in reversed(run.rows) if "game_return" in row)
+                model.returns[game].append(last["game_return"])
+            else:
+                problems.append(
+                    f"{run.path}: left out; it is at step {run.last_step:,}, others of its core at "
+                    f"{usual[name, game]:,}"
+                )
+    problems += _unequal(usual)
+
+
+def _unequal(usual: Mapping[tuple[str, str], int]) -> list[str]:
+    """Say where the cores on a game trained for different numbers of steps."""
+    lines = []
+    for game in dict.fromkeys(game for _, game in usual):
+        steps = {name: step for (name, other), step in usual.items() if other == game}
+        if not all(about_equal(step, max(steps.values())) for step in steps.values()):
+            named = ", ".join(f"{name} {step:,}" for name, step in steps.items())
+            lines.append(f"{game}: trained for different steps: {named}")
+    return lines
 
 
 def _share(trial: Trial, runs: Sequence[Probe]) -> float:

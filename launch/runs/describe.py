@@ -187,10 +187,11 @@ def _beside(evaluation: Mapping[str, Any]) -> str:
     altered = evaluation["results"].keys() - {"trained", "random"}
     has = {
         "random play": "random" in evaluation["results"],
-        f"{count(len(altered), 'operation')} on the memory": bool(altered),
+        f"{count(len(altered), 'alteration')} of the memory": bool(altered),
         "a certificate": "certificate" in evaluation,
     }
-    return "".join(f"; {name}" for name, is_there in has.items() if is_there)
+    names = [name for name, is_there in has.items() if is_there]
+    return f"; also {', '.join(names)}" if names else ""
 
 
 def _evaluation(path: Path) -> str:

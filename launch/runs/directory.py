@@ -316,20 +316,31 @@ def versions() -> dict[str, Any]:
     }
 
 
+_PACKAGE = ("agents", "cores", "envs", "kernels", "launch")
+
+
 def _commit() -> str | None:
-    """Name the commit of a checkout, with `-dirty` and a digest of its edits if there are any."""
+    """Name the commit of a checkout, with `-dirty` and a digest of the package's edited files if it has any.
+
+    Files that git does not track are not looked at.
+    """
+    root = Path(__file__).resolve().parents[2]
     try:  # an installed package may lie in somebody else's checkout, which does not track it
-        _git("ls-files", "--error-unmatch", Path(__file__).name)
-        commit = _git("describe", "--always", "--dirty", "--abbrev=12")
-        if not commit.endswith("-dirty"):
-            return commit
-        edits = _git("diff", "HEAD", "--no-color", "--no-ext-diff")
-        return f"{commit}-{hashlib.sha256(edits.encode()).hexdigest()[:6]}"
+        _git(root, "ls-files", "--error-unmatch", "launch/runs/directory.py")
+        commit = _git(root, "describe", "--always", "--abbrev=12").strip()
+        edited = _git(
+            root, "diff", "HEAD", "--name-only", "--no-renames", "--relative", "-z", "--", *_PACKAGE
+        )
     except (OSError, subprocess.SubprocessError):
         return None
+    digest = hashlib.sha256()
+    for name in filter(None, edited.split("\0")):
+        digest.update(name.encode() + b"\0")
+        with suppress(OSError):  # a file that was removed
+            digest.update((root / name).read_bytes())
+    return f"{commit}-dirty-{digest.hexdigest()[:6]}" if edited else commit
 
 
-def _git(*words: str) -> str:
-    command = ["git", "-C", str(Path(__file__).parent), *words]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=10)
-    return done.stdout.decode(errors="replace").strip()
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, check=True, timeout=10)
+    return os.fsdecode(done.stdout)

@@ -20,7 +20,7 @@ _GAIN = 0.1
 _RANDOM = 0.99
 """`entropy >= _RANDOM * log(num_actions)`: the policy is about that of random play."""
 _GAMES = 100
-"""So many games of the same return have no reward that a policy could affect."""
+"""Fewer games of the same return may be chance."""
 _EXPLODED = 1e3
 """`abs(loss) >= _EXPLODED * max(1, median(abs(earlier losses)))`; 1, as a solved task has losses near 0."""
 
@@ -54,17 +54,19 @@ def collapsed(row: Mapping[str, float], first_return: float | None, num_actions:
 
 
 def unrewarded(row: Mapping[str, float], first_return: float | None, num_actions: int) -> str | None:
-    """Warn if every game's return is the same and the policy is still random, else None.
+    """Warn if returns stay what they were and the policy random, else None.
 
-    Where advantages are zero the entropy bonus alone moves the policy, towards random play.
+    Where advantages are zero the entropy bonus alone moves the policy, towards random play. With a mask of
+    actions that is less than log(num_actions), and nothing is said.
     """
-    same = first_return is not None and first_return == row.get("game_return") == row.get("best_game_return")
+    returns = [row.get(name, math.nan) for name in ("game_return", "best_game_return")]
+    same = first_return is not None and all(math.isclose(each, first_return) for each in returns)
     is_random = row.get("entropy", 0.0) >= _RANDOM * math.log(num_actions)
     if not same or not is_random or row.get("episodes", 0) < _GAMES or num_actions < 2:
         return None
     return (
-        f"all {row['episodes']:,.0f} games returned {first_return:.3g}, and the policy is still random: try "
-        "--normalise-advantages, which moves it where no reward does"
+        f"after {row['episodes']:,.0f} games returns are still {first_return:.3g} and the policy is still "
+        "random: try --normalise-advantages, which moves it even where all returns are equal"
     )
 
 

@@ -3,9 +3,9 @@
     python results/games/sample_factory.py SCORES.csv PYTHON GAME SEED STEPS
 
 What it prints is the return of one life, its rewards clipped, so the scores come from its summaries: means of
-the last 100 games, as `deltabeast train` logs them, from the hundredth game on (or the eleventh after 5
-minutes). The learning rate falls to zero over STEPS, as in our preset. PYTHON: ../throughput/peers.py has its
-environment.
+the last 100 games, as `deltabeast train` logs them. There are none until 100 games have ended, or 11 within 5
+minutes. Its learning rate ends at three quarters of what it was: its schedule counts frames, four a step.
+../throughput/peers.py has the environment of PYTHON.
 """
 
 import csv
@@ -29,7 +29,7 @@ SCORE = "policy_stats/avg_RecordEpisodeStatistics_reward"
 def main() -> None:
     if len(sys.argv) != 6:
         raise SystemExit(__doc__)
-    out, python, game, seed, steps = Path(sys.argv[1]), *sys.argv[2:]
+    out, python, game, seed, steps = Path(sys.argv[1]), os.path.abspath(sys.argv[2]), *sys.argv[3:]
     with tempfile.TemporaryDirectory() as folder:
         options = [
             f"--env=atari_{game.replace('_', '')}",

@@ -663,7 +663,7 @@ def test_info_says_how_far_a_run_came(saved: Path) -> None:
     more["results"] |= dict.fromkeys(("random", "wipe@5", "wipe@9"), more["results"]["trained"])
     path.write_text(json.dumps(more | {"certificate": {}}))
     assert dict(describe_run(saved))["evaluation"].endswith(
-        "game 12.0 ± 0.0; random play; 2 operations on the memory; a certificate"
+        "game 12.0 ± 0.0; also random play, 2 alterations of the memory, a certificate"
     )
     assert lines["remaining"] == "199,996,800 steps, 42 d 2 h at 55 steps/s"
     assert lines["to go on"] == f"deltabeast train --game gopher --core rdn --seed 4 --run-dir {saved}"

@@ -109,6 +109,8 @@ def scores(comparison: Comparison, board: ScoreBoard) -> Section:
     note = "Bold: the highest mean of a game."
     if any(row[names.index("low")] is not None for row in rows):
         note += " Low, high: its 95% bootstrap interval over seeds, rough where there are few."
+    if names.index("whole game") in used:
+        note += " Whole game: the mean return of a game, where an episode is a life."
     if names.index("normalised") in used:
         note += " Normalised, of whole games: 0 is random play, 1 a human's or a memory task's best return."
     if len(names) - 1 in used:
@@ -123,7 +125,6 @@ def _score_row(game: str, label: str, comparison: Comparison, board: ScoreBoard)
     values = [score.value for score in found]
     interval = bootstrap(mean, as_scores([values]))
     whole = [score.whole_game for score in found if score.whole_game is not None]
-    of_lives = board.kind == "life return"
     normalized = [score.normalized for score in found if score.normalized is not None]
     core, comparable = comparison.core_of[label], board.protocol == PROTOCOL
     return [
@@ -134,7 +135,7 @@ def _score_row(game: str, label: str, comparison: Comparison, board: ScoreBoard)
         ", ".join(map(plots.number, values)) if len(values) > 1 else None,
         len(values),
         round(statistics.fmean(score.step for score in found)),
-        statistics.fmean(whole) if whole and of_lives else None,
+        statistics.fmean(whole) if whole else None,
         statistics.fmean(normalized) if normalized else None,
         *(score_text(game, core, millions) if comparable else None for millions in BUDGETS),
     ]

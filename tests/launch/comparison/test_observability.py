@@ -56,6 +56,14 @@ def test_a_gap_is_the_score_with_one_view_minus_that_with_less(tmp_path: Path) -
     assert "| 4 screens | 1 screen, black with probability 0.5 |" in text and "greedy" in text
 
 
+def test_views_trained_at_two_commits_have_a_gap(tmp_path: Path) -> None:
+    make_run(tmp_path / "four", "pong", scores=[6])
+    config = make_run(tmp_path / "flicker", "pong", protocol=FLICKER, scores=[3]) / "config.json"
+    config.write_text(config.read_text().replace('"abc"', '"def"'))
+    (gap,) = gaps(tmp_path).values()
+    assert gap == pytest.approx(normalized(6) - normalized(3))
+
+
 def test_several_games_and_several_views(tmp_path: Path) -> None:
     """Of views that each show less of something else, neither shows less."""
     for game, score in (("pong", 6), ("breakout", 30)):

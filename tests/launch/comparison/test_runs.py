@@ -213,6 +213,15 @@ def test_greedy_and_sampled_scores_are_not_mixed_in_a_game_but_may_be_over_games
     assert "boxing/rdn/seed-1: evaluated otherwise (paper-code, greedy)" in line and "--sample" in line
 
 
+def test_a_game_without_evaluations_is_to_be_evaluated_as_others_are(tmp_path: Path) -> None:
+    for core in ("lstm", "rdn"):
+        add_evaluation(make_run(tmp_path, core=core), 1, greedy=False)
+        make_run(tmp_path, "boxing", core)
+    _, board = compared(tmp_path)
+    assert board.sampled == ["gopher"] and "under paper-code, with sampled actions:" in board.description
+    assert all("--sample" in line for line in board.left_out) and len(board.left_out) == 2
+
+
 def test_the_newest_whole_evaluation_of_the_highest_step_counts(tmp_path: Path) -> None:
     run = make_run(tmp_path, scores=[1, 2])
     add_evaluation(run, 50, step=100_000, time="2027-01-01")
@@ -546,24 +555,39 @@ def test_a_seed_counts_once(tmp_path: Path) -> None:
     assert f"{again}: left out, it repeats seed 1 of {first}" in comparison.left_out
 
 
+def coded(run: Path, commit: str | None, version: str = "0.2.0") -> None:
+    config = json.loads((run / "config.json").read_text())
+    config["versions"] = {"commit": commit, "deltabeast": version}
+    (run / "config.json").write_text(json.dumps(config))
+
+
 def test_a_seed_again_with_other_code_is_a_series_of_its_own(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        make_run(tmp_path / "a", seed=seed, scores=[1])
-    config = make_run(tmp_path / "b", scores=[2]) / "config.json"
-    config.write_text(config.read_text().replace('"abc"', '"abc-dirty-123456"'))
-    make_run(tmp_path / "a", core="lstm", scores=[3])
+    """With all runs of that code; what repeats no seed is averaged as before, whatever its commit."""
+    for seed, commit in ((1, "abc"), (2, "abc"), (3, "def")):
+        coded(make_run(tmp_path / "a", seed=seed, scores=[1]), commit)
+        coded(make_run(tmp_path / "a", "pong", seed=seed, scores=[2]), commit)
+    for seed in (1, 4):
+        coded(make_run(tmp_path / "b", seed=seed, scores=[3]), "abc-dirty-123456")
+    again = make_run(tmp_path / "c", scores=[4])
+    coded(again, "abc-dirty-123456")
     comparison, board = compared(tmp_path)
     assert values(board) == {
-        ("gopher", "lstm"): [3],
-        ("gopher", "rdn · code abc"): [1, 1],
-        ("gopher", "rdn · code abc-dirty-123456"): [2],
+        ("gopher", "rdn"): [1, 1, 1],
+        ("gopher", "rdn · code abc-dirty-123456"): [3, 3],
+        ("pong", "rdn"): [2, 2, 2],
     }
-    assert not comparison.left_out
-    assert "Runs that repeat a seed with other code are series of their own, by commit." in comparison.notes
-    config.write_text(config.read_text().replace('"seed": 1', '"seed": 3'))
+    (line,) = comparison.left_out
+    assert line.startswith(f"{again}: left out, it repeats seed 1 of {tmp_path / 'b'}")
+
+
+def test_code_of_which_no_commit_is_known_has_its_version_or_is_no_other(tmp_path: Path) -> None:
+    coded(make_run(tmp_path / "a", scores=[1]), None)
+    coded(make_run(tmp_path / "b", scores=[2]), None, "0.3.0")
+    config = make_run(tmp_path / "c", scores=[3]) / "config.json"
+    config.write_text(config.read_text().replace('"commit": "abc", ', ""))
     comparison, board = compared(tmp_path)
-    assert values(board) == {("gopher", "lstm"): [3], ("gopher", "rdn"): [1, 1, 2]}
-    assert not any("other code" in note for note in comparison.notes)
+    assert values(board) == {("gopher", "rdn"): [1], ("gopher", "rdn · code 0.3.0"): [2]}
+    assert len(comparison.left_out) == 1 and "c/gopher" in comparison.left_out[0]
 
 
 def test_a_copy_of_a_run_is_left_out_and_one_with_another_log_is_not(tmp_path: Path) -> None:
@@ -592,12 +616,30 @@ def test_without_evaluations_finished_training_is_the_score(tmp_path: Path) -> N
     assert score.normalized == pytest.approx((24 - 257.6) / (2412.5 - 257.6))
 
 
+def tabulated(comparison: Comparison, board: ScoreBoard) -> list[dict[str, Any]]:
+    (table,) = scores_section(comparison, board).tables
+    return [dict(zip(table.columns, cells, strict=True)) for cells in table.rows]
+
+
+def test_whole_games_stand_beside_lives_alone(tmp_path: Path) -> None:
+    """Of evaluations or training, beside an environment without lives too; not where an episode is a game."""
+    make_run(tmp_path / "trained")
+    add_evaluation(make_run(tmp_path / "scored"), 7)
+    whole = make_run(tmp_path / "whole", protocol="ale-standard")
+    add_evaluation(whole, 7, protocol="ale-standard")
+    for folder, expected in (("trained", 9), ("scored", 21)):
+        assert [row["whole game"] for row in tabulated(*compared(tmp_path / folder))] == [expected]
+    assert "whole game" not in tabulated(*compared(tmp_path / "whole"))[0]
+    other = make_run(tmp_path / "scored", "popgym:popgym-Some-v0", protocol=None, env=True)
+    add_evaluation(other, 7, protocol=None)
+    assert [row["whole game"] for row in tabulated(*compared(tmp_path / "scored"))] == [21, None]
+
+
 def test_human_normalised_scores_are_of_whole_games(tmp_path: Path) -> None:
     make_run(tmp_path, scores=[1000])
     comparison, board = compared(tmp_path)
     (score,) = board.cells["gopher", "rdn"]
-    (table,) = scores_section(comparison, board).tables
-    (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
+    (row,) = tabulated(comparison, board)
     assert row["mean"] == 1000 and row["whole game"] == 3000 and row["normalised"] == score.normalized
     game = game_info("gopher")
     assert score.value == 1000 and board.kind == "life return"

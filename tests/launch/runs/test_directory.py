@@ -164,20 +164,30 @@ def test_of_the_last_two_checkpoints_none_is_known_to_be_damaged(
 def test_edited_code_is_not_that_of_its_commit_nor_of_another_edit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = tmp_path / "code.py"
-    monkeypatch.setattr(directory, "__file__", str(code))
+    """In a checkout's subfolder as in its root; pages beside the package do not matter."""
+    (tmp_path / "vendored").mkdir()
+    here, code, page = (
+        tmp_path / "vendored" / name for name in ("launch/runs/directory.py", "agents/losses.py", "README.md")
+    )
+    monkeypatch.setattr(directory, "__file__", str(here))
     assert versions()["commit"] is None  # no checkout
-    code.write_text("loss = 1\n")
+    for path in (here, code, page):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("loss = 1\n")
     author = ("-c", "user.name=n", "-c", "user.email=e")
-    for words in (("init", "-q"), ("add", "code.py"), (*author, "commit", "-q", "-m", "Begin")):
+    for words in (("init", "-q"), ("add", "."), (*author, "commit", "-q", "-m", "Begin")):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
     commit = versions()["commit"]
     assert len(commit) == 12
+    page.write_text("loss = 2\n")
+    assert versions()["commit"] == commit
     edited = []
     for text in ("loss = 2\n", "loss = 3\n", "loss = 2\n"):
         code.write_text(text)
         edited.append(versions()["commit"])
+    code.unlink()
+    edited.append(versions()["commit"])
     assert all(each.startswith(f"{commit}-dirty-") for each in edited)
-    assert edited[0] == edited[2] != edited[1]
+    assert edited[0] == edited[2] and len(set(edited)) == 3
     code.write_text("loss = 1\n")
     assert versions()["commit"] == commit

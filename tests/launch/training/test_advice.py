@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -67,9 +68,11 @@ def test_games_that_all_return_the_same_under_a_random_policy(change: dict[str, 
     lines = said([UNREWARDED] * 9, first=0.0)
     assert [len(each) for each in lines] == [0] * 4 + [1] + [0] * 4
     assert lines[4] == [
-        "warning: all 100 games returned 0, and the policy is still random: try --normalise-advantages, "
-        "which moves it where no reward does"
+        "warning: after 100 games returns are still 0 and the policy is still random: try "
+        "--normalise-advantages, which moves it even where all returns are equal"
     ]
+    rounded = {"game_return": sum([0.1] * 100) / 100, "best_game_return": sum([0.1] * 10) / 10}
+    assert any(said([UNREWARDED | rounded] * 9, first=0.1)[4])
     assert said([UNREWARDED | change] * 9, first=0.0) == [[]] * 9
     normalising = Advice(num_actions=3, max_grad_norm=40.0, normalises_advantages=True)
     assert not any(normalising.of({**GOOD, **UNREWARDED}, 0.0) for _ in range(9))
@@ -117,4 +120,6 @@ def test_a_run_without_rewards_is_told_unless_it_normalises_advantages(
     unpaid = ("--env", "training_envs:Unpaid-v0", *TINY, "--log-seconds", "0", "--steps", "1500")
     for option, times in (("--no-normalise-advantages", 1), ("--normalise-advantages", 0)):
         run(tmp_path / option, *unpaid, option, "--entropy-cost", "1")
-        assert capsys.readouterr().out.count("games returned 0, and the policy is still random") == times
+        assert capsys.readouterr().out.count("returns are still 0 and the policy is still random") == times
+        last = rows(tmp_path / option)[-1]
+        assert float(last["episodes"]) >= 100 and float(last["entropy"]) > 0.99 * math.log(2)
