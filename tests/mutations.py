@@ -2265,7 +2265,7 @@ TESTS = {
         ("launch/units", "launch/tables"), ("tests/launch/test_units.py", "tests/launch/test_cli.py")
     ),
     **dict.fromkeys(
-        ("sections/observability", "comparison/scores"),
+        ("sections/observability", "comparison/scores", "comparison/grouping"),
         ("tests/launch/comparison/test_observability.py", "tests/launch/comparison/test_runs.py"),
     ),
     **dict.fromkeys(

@@ -85,6 +85,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
 
 def labelled(runs: Sequence[Run]) -> list[tuple[str, Run]]:
     """Return runs, whatever their protocols, with the labels of their series, in the order of a report."""
+    runs = sorted(runs, key=lambda run: str(run.path))
     differing = _differing(runs)
     usual = _usual(runs, differing)
     named = zip(_labels(runs, differing, usual), runs, strict=True)
@@ -142,7 +143,7 @@ def _usual(runs: Sequence[Run], differing: Sequence[str]) -> dict[str, str]:
 
 
 def _labels(runs: Sequence[Run], differing: Sequence[str], usual: Mapping[str, str]) -> list[str]:
-    """Label runs by core and settings; by code, too, those whose code repeats a seed of other code."""
+    """Label runs by core and settings, and those whose code repeats a seed of earlier runs by code, too."""
     labels = [_label(run, differing, usual) for run in runs]
     first: dict[tuple[Any, ...], str] = {}
     others = set()
