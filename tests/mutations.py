@@ -1845,6 +1845,12 @@ MUTANTS = [
         "others |= {(label, before)} if code != before",
     ),
     ("launch/comparison/grouping.py", "if code and run.seed", "if run.seed"),
+    ("launch/comparison/grouping.py", ' if code and "-dirty-" in code}', " if not code}"),
+    (
+        "launch/comparison/grouping.py",
+        "        if len(found) > 1:\n            others",
+        "        if True:\n            others",
+    ),
     ("launch/runs/directory.py", "digest.update((root / name).read_bytes())", "pass"),
     ("launch/runs/directory.py", '"-z", "--", *_PACKAGE', '"-z", "--", "."'),
     ("launch/runs/directory.py", '"--relative", "-z"', '"-z"'),

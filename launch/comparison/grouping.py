@@ -143,15 +143,20 @@ def _usual(runs: Sequence[Run], differing: Sequence[str]) -> dict[str, str]:
 
 
 def _labels(runs: Sequence[Run], differing: Sequence[str], usual: Mapping[str, str]) -> list[str]:
-    """Label runs by core and settings, and those whose code repeats a seed of earlier runs by code, too."""
+    """Label runs by core and settings, and by code, too, where it is edited or repeats a seed of other code."""
     labels = [_label(run, differing, usual) for run in runs]
+    codes: dict[str, set[str | None]] = defaultdict(set)
     first: dict[tuple[Any, ...], str] = {}
     others = set()
     for label, run in zip(labels, runs, strict=True):
         code = _code(run)
+        codes[label].add(code)
         if code and run.seed is not None:
             before = first.setdefault((label, run.game, run.protocol, run.seed), code)
             others |= {(label, code)} if code != before else set()
+    for label, found in codes.items():
+        if len(found) > 1:
+            others |= {(label, code) for code in found if code and "-dirty-" in code}
     return [
         f"{label} · code {_code(run)}" if (label, _code(run)) in others else label
         for label, run in zip(labels, runs, strict=True)

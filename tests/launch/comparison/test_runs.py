@@ -562,20 +562,24 @@ def coded(run: Path, commit: str | None, version: str = "0.2.0") -> None:
 
 
 def test_a_seed_again_with_other_code_is_a_series_of_its_own(tmp_path: Path) -> None:
-    """With all runs of that code; what repeats no seed is averaged as before, whatever its commit."""
+    """With all runs of that code; what repeats no seed is averaged, whatever its commit, but for edited code."""
     for seed, commit in ((1, "abc"), (2, "abc"), (3, "def")):
         coded(make_run(tmp_path / "a", seed=seed, scores=[1]), commit)
         coded(make_run(tmp_path / "a", "pong", seed=seed, scores=[2]), commit)
     for seed in (1, 4):
-        coded(make_run(tmp_path / "b", seed=seed, scores=[3]), "abc-dirty-123456")
+        coded(make_run(tmp_path / "b", seed=seed, scores=[3]), "fed")
     again = make_run(tmp_path / "c", scores=[4])
-    coded(again, "abc-dirty-123456")
+    coded(again, "fed")
+    coded(make_run(tmp_path / "d", seed=5, scores=[5]), "abc-dirty-123456")
     comparison, board = compared(tmp_path)
     assert values(board) == {
         ("gopher", "rdn"): [1, 1, 1],
-        ("gopher", "rdn · code abc-dirty-123456"): [3, 3],
+        ("gopher", "rdn · code abc-dirty-123456"): [5],
+        ("gopher", "rdn · code fed"): [3, 3],
         ("pong", "rdn"): [2, 2, 2],
     }
+    _, board = compared(tmp_path / "d")
+    assert values(board) == {("gopher", "rdn"): [5]}, "there is no other code"
     (line,) = comparison.left_out
     assert line.startswith(f"{again}: left out, it repeats seed 1 of {tmp_path / 'b'}")
 
