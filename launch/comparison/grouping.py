@@ -143,7 +143,7 @@ def _usual(runs: Sequence[Run], differing: Sequence[str]) -> dict[str, str]:
 
 
 def _labels(runs: Sequence[Run], differing: Sequence[str], usual: Mapping[str, str]) -> list[str]:
-    """Label runs by core and settings, and by code, too, where it is edited or repeats a seed of other code."""
+    """Label runs by core and settings, and by code where it is edited or repeats a seed of other code."""
     labels = [_label(run, differing, usual) for run in runs]
     codes: dict[str, set[str | None]] = defaultdict(set)
     first: dict[tuple[Any, ...], str] = {}

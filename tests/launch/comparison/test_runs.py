@@ -562,7 +562,7 @@ def coded(run: Path, commit: str | None, version: str = "0.2.0") -> None:
 
 
 def test_a_seed_again_with_other_code_is_a_series_of_its_own(tmp_path: Path) -> None:
-    """With all runs of that code; what repeats no seed is averaged, whatever its commit, but for edited code."""
+    """With all runs of that code; what repeats no seed is averaged, but for edited code."""
     for seed, commit in ((1, "abc"), (2, "abc"), (3, "def")):
         coded(make_run(tmp_path / "a", seed=seed, scores=[1]), commit)
         coded(make_run(tmp_path / "a", "pong", seed=seed, scores=[2]), commit)
