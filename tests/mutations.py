@@ -1845,6 +1845,9 @@ MUTANTS = [
         "others |= {(label, before)} if code != before",
     ),
     ("launch/comparison/grouping.py", "if code and run.seed", "if run.seed"),
+    ("launch/comparison/plots.py", "if len(better) + len(worse) > _SIDE_BY_SIDE", "if False"),
+    ("launch/comparison/plots.py", "if len(set(kinds.values())) == 1:", "if False:"),
+    ("launch/comparison/plots.py", 'height + _TITLE_LINE * folded.count("\\n")', "height"),
     ("launch/comparison/grouping.py", ' if code and "-dirty-" in code}', " if not code}"),
     (
         "launch/comparison/grouping.py",
@@ -2244,6 +2247,7 @@ TESTS = {
     **dict.fromkeys(("training/evaluations", "profiling"), ("tests/launch/training/test_evaluations.py",)),
     "launch/comparison/curves": ("tests/launch/comparison/test_curves.py",),
     "launch/comparison/statistics": ("tests/launch/comparison/test_statistics.py",),
+    "comparison/plots": ("tests/launch/comparison/test_report.py", "-k", "told_apart or long_names"),
     "launch/comparison/command": ("tests/launch/comparison/test_report.py", "-k", "cannot_be_written"),
     "launch/runs/describe.py": ("tests/launch/test_cli.py", "-k", "info"),
     "evaluation/certificate": ("tests/launch/evaluation/test_certificate.py",),

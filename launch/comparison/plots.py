@@ -79,6 +79,10 @@ _MOST_SHADED = 4
 _WHOLE_WIDTH = 62
 """letters of a name below the axes, which has the whole width except for its line"""
 _TITLE_WIDTH = 48
+_TITLE_LINE = 0.17
+"""inches of a further line of a title"""
+_SIDE_BY_SIDE = 45
+"""letters of two names above the axes"""
 
 
 class Look(NamedTuple):
@@ -96,10 +100,19 @@ class Figures(NamedTuple):
 
 
 def looks(core_of: Mapping[str, str]) -> dict[str, Look]:
-    """Choose a look for every series: colour by core, dashes by its place among the series of that colour."""
+    """Choose a look for every series: colour by core, dashes by its place among the series of that colour.
+
+    Where all would have one colour, as settings of one core, each has its own.
+    """
     kinds = {core: _KINDS.get(core, core) for core in core_of.values()}
     others = [kind for kind in dict.fromkeys(kinds.values()) if kind not in _CORE_COLORS]
     colors = {kind: _OTHER_COLORS[i % len(_OTHER_COLORS)] for i, kind in enumerate(others)} | _CORE_COLORS
+    if len(set(kinds.values())) == 1:
+        palette = list(dict.fromkeys([colors[kind] for kind in kinds.values()] + [*_CORE_COLORS.values()]))
+        return {
+            label: Look(palette[i % len(palette)], _DASHES[i // len(palette) % len(_DASHES)])
+            for i, label in enumerate(core_of)
+        }
     seen: dict[str, int] = {}
     result = {}
     for label, core in core_of.items():
@@ -265,6 +278,8 @@ def improvements(
         _name_rows(axes, names, 0.7)
         axes.set_xlabel(x_label)
         if better and worse:
+            if len(better) + len(worse) > _SIDE_BY_SIDE:  # the title names them
+                better, worse = "the first", "the second"
             sides = ((0, "left", f"← {worse} better", WORSE), (1, "right", f"{better} better →", BETTER))
             for x, side, text, color in sides:
                 axes.annotate(text, (x, 1.01), xycoords="axes fraction", color=color, fontsize=8, ha=side)
@@ -392,10 +407,11 @@ def _axes(height: float, title: str) -> Iterator[tuple[Figure, Axes]]:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
+    folded = fill(title, _TITLE_WIDTH)
     with rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH, height))
+        figure = Figure(figsize=(_WIDTH, height + _TITLE_LINE * folded.count("\n")))
         axes = figure.subplots()
-        axes.set_title(fill(title, _TITLE_WIDTH), pad=16)
+        axes.set_title(folded, pad=16)
         yield figure, axes
 
 

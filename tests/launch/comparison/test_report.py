@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
 from io import StringIO
@@ -23,7 +24,7 @@ from deltabeast.launch import cli
 from deltabeast.launch.comparison import command
 from deltabeast.launch.comparison.aggregation import ONE_SEED, OVER_GAMES
 from deltabeast.launch.comparison.grouping import Comparison, compare
-from deltabeast.launch.comparison.plots import COLORS, looks
+from deltabeast.launch.comparison.plots import COLORS, improvements, looks
 from deltabeast.launch.comparison.report import Section
 from deltabeast.launch.comparison.runs import find_runs, read_run
 from deltabeast.launch.comparison.scores import ScoreBoard, score_board
@@ -192,6 +193,22 @@ def test_cores_are_told_apart_by_colour_or_dashes() -> None:
     style = looks({core: core for core in core_names()})
     assert len(set(style.values())) == len(style)
     assert all(look.color in COLORS for look in style.values())
+
+
+def test_settings_of_one_core_are_told_apart_by_colour() -> None:
+    style = looks({f"lstm · {i}": "lstm" for i in range(12)})
+    assert len({look.color for look in style.values()}) == 8 and len(set(style.values())) == 12
+    assert looks({"lstm": "lstm"})["lstm"].color == style["lstm · 0"].color
+    assert all(look.color in COLORS for look in style.values())
+
+
+def test_long_names_leave_room_for_what_is_drawn() -> None:
+    """Above the axes they would cover each other; the title has them."""
+    short, long = "lstm · discount 0.995", "lstm · entropy cost 0.02 · normalise advantages True"
+    for name, sides in ((short, f"← {short} better"), (long, "← the second better")):
+        with warnings.catch_warnings(action="error"):  # matplotlib's, where axes collapse
+            figures = improvements([("boxing", 5.0)], f"{name} over {name}: our runs", "change", name, name)
+        assert sides in figures.svg and figures.svg.count("better") == 2
 
 
 def test_a_page_needs_nothing_else(reported: tuple[Path, str]) -> None:
