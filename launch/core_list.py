@@ -38,7 +38,7 @@ ADVICE = {
     "recall over many steps": "the same, or gtrxl; both see 64 steps back",
     "hold until it is overwritten": "delta_net, rdn",
     "the last few steps": "lstm, gru",
-    "count": "delta_product, rdn",
+    "count": "rdn, delta_product",
 }
 """By what a task asks of a memory, which cores to try first: results/suite."""
 
