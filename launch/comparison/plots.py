@@ -102,13 +102,14 @@ class Figures(NamedTuple):
 def looks(core_of: Mapping[str, str]) -> dict[str, Look]:
     """Choose a look for every series: colour by core, dashes by its place among the series of that colour.
 
-    Where all would have one colour, as settings of one core, each has its own.
+    Where all are settings of one core, each has a colour of its own.
     """
     kinds = {core: _KINDS.get(core, core) for core in core_of.values()}
     others = [kind for kind in dict.fromkeys(kinds.values()) if kind not in _CORE_COLORS]
     colors = {kind: _OTHER_COLORS[i % len(_OTHER_COLORS)] for i, kind in enumerate(others)} | _CORE_COLORS
-    if len(set(kinds.values())) == 1:
-        palette = list(dict.fromkeys([colors[kind] for kind in kinds.values()] + [*_CORE_COLORS.values()]))
+    if len(kinds) == 1:
+        (kind,) = kinds.values()
+        palette = list(dict.fromkeys((colors[kind], *_CORE_COLORS.values())))
         return {
             label: Look(palette[i % len(palette)], _DASHES[i // len(palette) % len(_DASHES)])
             for i, label in enumerate(core_of)

@@ -120,11 +120,12 @@ def own_scores(runs: Sequence[Run]) -> tuple[list[Score], str, list[str]]:
 
     Returns scores, what they are, and a line for each run without one.
     """
-    if any(each.protocol == run.protocol for run in runs for each in run.evaluations):
-        sampled = _sampled(runs, lambda run: run.protocol)
-        found = [_evaluated(run, run.protocol, run.game not in sampled) for run in runs]
-    else:
-        found = [_trained(run, run.protocol) for run in runs]
+    evaluated = any(each.protocol == run.protocol for run in runs for each in run.evaluations)
+    sampled = _sampled(runs, lambda run: run.protocol)
+    found = [
+        _evaluated(run, run.protocol, run.game not in sampled) if evaluated else _trained(run, run.protocol)
+        for run in runs
+    ]
     scores = [each for each in found if isinstance(each, Score)]
     what = "the last 100 training games, since no run was evaluated with the view it was trained with"
     if any(score.evaluation for score in scores):
