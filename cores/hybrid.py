@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from .backbone import FastWeightCore, Residual
 from .base import State
 from .fast_weights import FastWeights
 from .options import check_options, memory_options_of, near_names, options_of
 from .registry import core_name, core_names, find_core, register
+
+
+def normalize_layers(layers: str) -> str:
+    """Write layers without spaces, names with underscores, options in alphabetical order.
+
+    Raises:
+        ValueError: for a name that is not that of a memory in the backbone, or options it does not have.
+    """
+    return ",".join(
+        ":".join([name, *(f"{option}={_written(value)}" for option, value in sorted(own.items()))])
+        for name, _, own in map(_read_layer, layers.split(","))
+    )
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 @register("hybrid")
@@ -33,7 +49,7 @@ class Hybrid(FastWeightCore):
     def __init__(
         self,
         input_size: int,
-        layers: str = "delta_net,softmax_attention",
+        layers: Annotated[str, normalize_layers] = "delta_net,softmax_attention",
         hidden_size: int = 128,
         num_heads: int = 4,
         ff_size: int = 512,
@@ -82,7 +98,8 @@ def _read_layer(text: str) -> tuple[str, Callable[..., FastWeights], dict[str, A
                 f"layers: {option} is of the whole core; give it beside layers: {option} {value}"
             )
         values[option] = value
-    return name, memory, check_options(f"layers: {name}", memory_options_of(memory), values, parse=True)
+    own = check_options(f"layers: {name}", memory_options_of(memory), values, parse=True)
+    return core_name(name), memory, own
 
 
 def _why_not(name: str, memories: Mapping[str, type[FastWeights]]) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _FOR_MEMORY = "memory_options"
 
@@ -30,6 +30,8 @@ class Option:
     """The default value; `inspect.Parameter.empty` for none."""
     description: str
     """Its entry in the `Args:` section of a docstring, as one line; empty if there is none."""
+    normalize: Callable[[Any], Any] | None = None
+    """A function that its type is annotated with; it returns values that mean the same as one of them."""
 
     @property
     def is_required(self) -> bool:
@@ -50,7 +52,8 @@ class Option:
                 return value
         for kind in self.types:
             if _fits(kind, value):
-                return value if value is None else kind(value)
+                value = value if value is None else kind(value)
+                return self.normalize(value) if self.normalize else value
         raise ValueError(f"{self.name} is {value!r}; {_meant(str(value), self.choices)}it takes {self.takes}")
 
     def read(self, given: object) -> object:
@@ -158,16 +161,18 @@ def _meant(given: str, known: Iterable[object]) -> str:
 def _options(factory: Callable[..., Any], skip: int) -> dict[str, Option]:
     """Read the options from a signature, without its first `skip` parameters."""
     try:
-        hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+        hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
     except Exception:  # a name in somebody's annotations that only a type checker knows
         hints = {}
     descriptions = _descriptions(factory)
     options = {}
     for p in list(inspect.signature(factory).parameters.values())[skip:]:
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and not p.name.startswith("_"):
-            without_hint = str if isinstance(p.default, str) else None
-            types, choices = _values(hints.get(p.name, without_hint))
-            options[p.name] = Option(p.name, types, choices, p.default, descriptions.get(p.name, ""))
+            hint = hints.get(p.name, str if isinstance(p.default, str) else None)
+            hint, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+            normalize = next(filter(callable, extras), None)
+            description = descriptions.get(p.name, "")
+            options[p.name] = Option(p.name, *_values(hint), p.default, description, normalize)
     return options
 
 

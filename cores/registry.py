@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import traceback
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from .base import Core
-from .options import near_names, validate_options
+from .options import near_names, options_of, validate_options
 
 Factory = Callable[..., Core]
 F = TypeVar("F", bound=Factory)
@@ -99,6 +100,25 @@ def read_core_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: as `make_core`, before anything is built.
     """
     return validate_options(name, find_core(name), given, parse=True)
+
+
+def without_defaults(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options without those that have the core's default value, so that equal cores have equal ones.
+    What a core does not have or take, as of another version, is left as it is.
+    """
+    try:
+        known = options_of(find_core(name))
+    except ValueError:
+        known = {}
+    found = {}
+    for option, value in options.items():
+        if option in known:
+            with contextlib.suppress(ValueError):
+                value = known[option].check(value)
+            if value == known[option].default:
+                continue
+        found[option] = value
+    return found
 
 
 def find_core(name: str) -> Factory:

@@ -1807,6 +1807,14 @@ MUTANTS = [
     ("cores/hybrid.py", "num_heads, ff_size, residual, clock)", "num_heads, ff_size, residual)"),
     ("cores/hybrid.py", "kind(hidden_size, num_heads, **own)", "kind(hidden_size, num_heads)"),
     ("cores/hybrid.py", 'f"layers: {name}: {error}"', "str(error)"),
+    ("cores/hybrid.py", "return core_name(name), memory, own", "return name, memory, own"),
+    ("cores/hybrid.py", "for option, value in sorted(own.items())", "for option, value in own.items()"),
+    ("cores/hybrid.py", "str(value).lower() if value is None or isinstance(value, bool) else", ""),
+    ("cores/options.py", "return self.normalize(value) if self.normalize else value", "return value"),
+    ("cores/registry.py", "if value == known[option].default:", "if False:"),
+    ("cores/registry.py", "value = known[option].check(value)", "pass"),
+    ("launch/training/plan.py", "without_defaults(config.core, options)", "options"),
+    ("launch/training/resume.py", "old = without_defaults(saved.core, old)", "pass"),
     ("launch/parsing.py", 'core_name(layer.partition(":")[0])', "core_name(layer)"),
     ("launch/comparison/runs.py", '"".join(str(plain["layers"]).split())', 'plain["layers"]'),
     ("launch/probe/sequence_model.py", "        if _AGES & {*options}\n", "        if False\n"),
@@ -2334,10 +2342,9 @@ TESTS = {
         (
             *("tests/launch/test_config_file.py", "tests/launch/test_cli.py"),
             *("tests/launch/training/test_seeds.py", "tests/launch/training/local/test_in_processes.py"),
-            *(
-                "-k",
-                "not_shown or one_line or minibatches_are_drawn or has_a_core or on_each or for_games",
-            ),
+            "tests/launch/training/test_same_run.py",
+            "-k",
+            "not_shown or one_line or minibatches_are_drawn or has_a_core or on_each or for_games or at_their_default",
         ),
     ),
     "launch/c": ("tests/launch/test_config_file.py", "-k", "not version"),  # a copy has no commit

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 import torch
 
 from deltabeast.cores import Core, FastWeightCore, core_names, make_core, registry
 from deltabeast.cores.delta_net import DeltaMemory
+from deltabeast.cores.hybrid import normalize_layers
 from deltabeast.cores.options import Option, options_of
-from deltabeast.cores.registry import find_core, read_core_options
+from deltabeast.cores.registry import find_core, read_core_options, without_defaults
 
 
 class Every(Core):
@@ -60,6 +61,19 @@ class Free(Every):
         self.given = {"size": size, **others}
 
 
+def in_lower_case(name: str) -> str:
+    if name == "?":
+        raise ValueError("name: a question")
+    return name.lower()
+
+
+class Named(Every):
+    """A core whose names may be written in capitals."""
+
+    def __init__(self, input_size: int, name: Annotated[str, "unused", in_lower_case] = "a") -> None:
+        super().__init__(input_size, 1, name=name)
+
+
 class KeyedMemory(DeltaMemory):
     """A memory with options.
 
@@ -93,7 +107,13 @@ class Handing(FastWeightCore):
 
 @pytest.fixture(autouse=True)
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine: dict[str, type[Core]] = {"every": Every, "bare": Bare, "free": Free, "handing": Handing}
+    mine: dict[str, type[Core]] = {
+        "every": Every,
+        "bare": Bare,
+        "free": Free,
+        "named": Named,
+        "handing": Handing,
+    }
     monkeypatch.setattr(registry, "_FACTORIES", {**registry._FACTORIES, **mine})
 
 
@@ -213,6 +233,36 @@ def test_a_memorys_options_are_the_cores_where_it_hands_them_on() -> None:
         ValueError, match=r"no option 'num_heads'; .*it has hidden_size, num_layers, feature_map$"
     ):
         read_core_options("handing", {"num_heads": "2"})
+
+
+def test_options_at_their_default_are_left_out() -> None:
+    given = {"mode": "delta", "size": 3, "scale": 1, "gate": 1, "order": 2, "name": "b", "limit": None}
+    assert without_defaults("every", given) == {"size": 3, "gate": True, "order": 2, "name": "b"}
+    later = {"size": "x", "new": 1, "name": "a"}
+    assert without_defaults("every", later) == {"new": 1, "size": "x"}
+    assert without_defaults("of_another_version", later) == later
+    assert without_defaults("handing", {"feature_map": "elu", "num_layers": 2}) == {"num_layers": 2}
+
+
+def test_values_that_mean_the_same_become_one() -> None:
+    assert read_core_options("named", {"name": "Bc"}) == {"name": "bc"}
+    assert make_core("named", 5, name="Bc").given["name"] == "bc"
+    assert without_defaults("named", {"name": "A"}) == {}
+    with pytest.raises(ValueError, match=r"^core 'named': name: a question$"):
+        read_core_options("named", {"name": "?"})
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("rdn", "rdn"),
+        (" gated-delta-net ,kda", "gated_delta_net,kda"),
+        ("kda: short_conv=4 :head_norm=1,gtrxl", "kda:head_norm=true:short_conv=4,gtrxl"),
+        ("kda:head_norm=False,gtrxl:window=8", "kda:head_norm=false,gtrxl:window=8"),
+    ],
+)
+def test_a_hybrids_layers_are_written_in_one_way(given: str, written: str) -> None:
+    assert normalize_layers(given) == normalize_layers(written) == written
 
 
 def test_descriptions_come_from_the_docstrings() -> None:

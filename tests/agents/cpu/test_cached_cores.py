@@ -99,7 +99,7 @@ def test_gradients_of_a_cached_forward_pass(name: str, rows: int, seed: int) -> 
     got = gradients(core, torch.float32, cache, *inputs)
     want = gradients(copy.deepcopy(core).double(), torch.float64, None, *inputs)
     for which, expected in want.items():
-        # Terms of order 1 that nearly cancel, as in the gradients of attention's decays, leave float32's rounding.
+        # Terms of order 1 that nearly cancel, as in gradients of attention's decays, leave their rounding.
         if not torch.allclose(got[which].double(), expected.double(), rtol=0, atol=1e-6):
             assert_near(which, got[which], expected, 1e-4)
 

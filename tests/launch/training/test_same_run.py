@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,13 @@ from training_process import (
     TINY,
 )
 
-from deltabeast.agents import find_checkpoints
+from deltabeast.agents import find_checkpoints, load_agent
 from deltabeast.cores import core_name
 from deltabeast.launch.config import TrainConfig
 from deltabeast.launch.errors import UsageError
 from deltabeast.launch.runs import directory
 from deltabeast.launch.runs.directory import default_run_dir, read_config
+from deltabeast.launch.training.resume import check_same_agent
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing_behind")
 
@@ -82,6 +84,31 @@ def test_a_core_keeps_its_run_under_its_older_spelling(tmp_path: Path) -> None:
     assert json.loads(spec.read_text())["core"] == "rdn_large"
     run(tmp_path / "run", *arguments, "rdn_large", "--steps", "40")
     assert find_checkpoints(tmp_path / "run")[-1].step == 40
+
+
+def test_options_at_their_default_are_those_of_the_same_core(tmp_path: Path) -> None:
+    arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD, "--core", "hybrid", "--core-options")
+    sizes = ("hidden_size", "8", "ff_size", "8", "layers")
+    run(
+        tmp_path,
+        *arguments,
+        *sizes,
+        " gated-delta-net : short_conv=4 , rdn",
+        "num_heads",
+        "4",
+        "--steps",
+        "20",
+    )
+    expected = {"ff_size": 8, "hidden_size": 8, "layers": "gated_delta_net:short_conv=4,rdn"}
+    spec = load_agent(tmp_path).spec
+    assert spec.core_options == read_config(tmp_path)["core_options"] == expected
+    run(tmp_path, *arguments, *sizes, "gated_delta_net:short_conv=4,rdn", "--steps", "40")
+    with pytest.raises(UsageError, match="the core the default num_heads, not num_heads 2; give another"):
+        run(tmp_path, *arguments, *sizes, "gated_delta_net:short_conv=4,rdn", "num_heads", "2")
+    earlier = replace(
+        spec, core_options={**expected, "layers": "gated_delta_net:short_conv=4, rdn", "clock": 0}
+    )
+    check_same_agent(earlier, spec, tmp_path)
 
 
 def test_a_run_is_found_under_either_spelling_of_its_core(
