@@ -2322,6 +2322,10 @@ TESTS = {
     "processes/child": ("tests/launch/processes/test_child.py",),
     "processes/supervision": ("tests/launch/processes/test_supervision.py",),
     "launch/output": ("tests/launch/test_lasting.py",),
+    "launch/training/resume": (
+        "tests/launch/training/test_same_run.py",
+        "tests/launch/training/test_resume.py",
+    ),
     "launch/training/run.py": (
         *("tests/launch/training/test_resume.py", "tests/launch/training/test_run.py"),
         "tests/launch/training/test_advice.py",
@@ -2344,7 +2348,8 @@ TESTS = {
             *("tests/launch/training/test_seeds.py", "tests/launch/training/local/test_in_processes.py"),
             "tests/launch/training/test_same_run.py",
             "-k",
-            "not_shown or one_line or minibatches_are_drawn or has_a_core or on_each or for_games or at_their_default",
+            "not_shown or one_line or minibatches_are_drawn or has_a_core or on_each or for_games"
+            " or at_their_default",
         ),
     ),
     "launch/c": ("tests/launch/test_config_file.py", "-k", "not version"),  # a copy has no commit
