@@ -1820,6 +1820,8 @@ MUTANTS = [
     ("launch/probe/sequence_model.py", "        if _AGES & {*options}\n", "        if False\n"),
     ("launch/comparison/sections/scores.py", " if game not in single]", "]"),
     ("launch/comparison/tables.py", "number(value) == number(best)", "value == best"),
+    ("launch/probe/card.py", "core_options, settings), run.game", "core_options), run.game"),
+    ("launch/probe/card.py", "run.protocol not in (None, protocol)", "False"),
     ("launch/comparison/sections/runs.py", " if games & played)", ")"),
     ("launch/comparison/sections/runs.py", "for line in about if shown)", "for line in about)"),
     ("launch/comparison/command.py", "    _check_out(config.out)\n", ""),

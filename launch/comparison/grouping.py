@@ -169,9 +169,22 @@ def _code(run: Run) -> str | None:
     return code
 
 
-def _label(run: Run, differing: Sequence[str], usual: Mapping[str, str]) -> str:
+def unusual_settings(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """Return for each run the settings that set it apart, as in the label of its series: neither the core's
+    options nor steps.
+    """
+    differing = [name for name in _differing(runs) if name not in ("core_options", "steps")]
+    usual = _usual(runs, differing)
+    return [_unusual(run, differing, usual) for run in runs]
+
+
+def _unusual(run: Run, differing: Sequence[str], usual: Mapping[str, str]) -> dict[str, str]:
     known = {name: _show(name, run.settings) for name in differing if name in run.settings}
-    known = {name: shown for name, shown in known.items() if usual.get(name) != shown}
+    return {name: shown for name, shown in known.items() if usual.get(name) != shown}
+
+
+def _label(run: Run, differing: Sequence[str], usual: Mapping[str, str]) -> str:
+    known = _unusual(run, differing, usual)
     options = known.pop("core_options", "default")
     of_core = [] if options == "default" else [options]
     return " · ".join([run.core, *of_core, *(f"{_words(name)} {shown}" for name, shown in known.items())])

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean, median_low
 from typing import Any
 
+from ..comparison.grouping import commonest_protocol, unusual_settings
 from ..comparison.probes import Probe, labelled, read_probe, usual_options
 from ..comparison.reading import read_runs
 from ..comparison.runs import Run
@@ -176,13 +177,21 @@ def _models(
 
 
 def _add_returns(found: dict[str, Model], played: Sequence[Run], problems: list[str]) -> None:
-    """Add the mean returns at the end of training, of runs of about as many steps as others of the core."""
-    grouped: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
+    """Add the mean returns at the end of training, of runs of about as many steps as others of the core with
+    these settings.
+    """
+    protocol = commonest_protocol(run.protocol for run in played if run.protocol)
+    of_use = []
     for run in played:
-        if any("game_return" in row for row in run.rows):
-            grouped[labelled(run.core, run.core_options), run.game.split(":")[-1]].append(run)
+        if run.protocol not in (None, protocol):
+            problems.append(f"{run.path}: left out; it was trained under {run.protocol}, others {protocol}")
+        elif any("game_return" in row for row in run.rows):
+            of_use.append(run)
         else:
             problems.append(f"{run.path}: left out; no game has ended")
+    grouped: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run, settings in zip(of_use, unusual_settings(of_use), strict=True):
+        grouped[labelled(run.core, run.core_options, settings), run.game.split(":")[-1]].append(run)
     usual = {cell: median_low(run.last_step for run in alike) for cell, alike in grouped.items()}
     for (name, game), alike in grouped.items():
         model = found.setdefault(name, Model(alike[0].core, alike[0].core_options))

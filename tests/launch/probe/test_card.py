@@ -172,6 +172,28 @@ def test_training_runs_stand_beside_probes(
     assert not any(isinstance(cell, float) for cell in rest) and drawn["gru"][:2] == [None, "9.00"]
 
 
+def test_training_runs_of_other_settings_are_another_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The settings of most runs are not named; of protocols the rarer are left out."""
+    monkeypatch.setattr(card_page, "measure_cores", lambda cores: {name: (1e-3, 2e-2) for name in cores})
+    for seed, discount, value in (
+        (1, 0.99, 2.0),
+        (2, 0.99, 4.0),
+        (3, 0.99, 6.0),
+        (4, 0.5, 5.0),
+        (5, 0.5, 7.0),
+    ):
+        make_run(tmp_path / "runs", "gopher", "gru", seed, discount=discount, curve=[(200, 2.0, value)])
+    make_run(tmp_path / "runs", "gopher", "gru", 6, "ale-standard", curve=[(200, 2.0, 50.0)], discount=0.99)
+    main(["card", str(tmp_path / "runs"), "--out", str(tmp_path / "card")])
+    assert {row["core"]: float(row["gopher"]) for row in table(tmp_path / "card")} == {
+        "gru": 12.0,
+        "gru discount 0.5": 18.0,
+    }
+    assert "seed-6: left out; it was trained under ale-standard, others paper-code" in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("tiny")
 def test_noise_is_that_of_the_kernel_of_a_core(tmp_path: Path) -> None:
     """Softmax attention's is exp, whose noise is known; an LSTM has no keys."""
