@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...agents import Agent
 from ...cores import Core
 from ...cores.options import options_of
-from ...cores.registry import find_core
+from ...cores.registry import find_core, without_defaults
 from ...cores.surgery import writes_fast_weights, writes_under_keys
 from ..errors import UsageError
 from ..units import parse_steps
@@ -28,6 +28,8 @@ _FORMS = {
     "wipe-every": ("wipe-every:N", "N a number of agent steps, at least 1"),
 }
 """How each is written; [@T] may be left out."""
+_ANY = "give freeze@T, undo@T, restore:S@T, transplant:RUN@T, wipe@T or wipe-every:N"
+"""those that any memory takes"""
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,10 @@ class MemoryOp:
             raise UsageError(f"--memory {self}: {name} has no memory; evaluate an agent that has one")
         if self.kind in ("scale", "noise") and not writes_fast_weights(core):
             raise UsageError(
-                f"--memory {self}: it changes fast weights, and not all of {name}'s memory is such; "
-                "give freeze@T, undo@T, restore:S@T, wipe@T or wipe-every:N"
+                f"--memory {self}: it changes fast weights, and not all of {name}'s memory is such; {_ANY}"
             )
         if self.kind in ("erase", "insert") and not writes_under_keys(core):
-            raise UsageError(
-                f"--memory {self}: {name} does not write under keys in every layer; "
-                "give freeze@T, undo@T, restore:S@T, wipe@T or wipe-every:N"
-            )
+            raise UsageError(f"--memory {self}: {name} does not write under keys in every layer; {_ANY}")
 
     def check_donor(self, donor: Agent, agent: Agent) -> None:
         """Raise UsageError unless a donor has the core, sizes and environment of an agent."""
@@ -94,9 +92,10 @@ def _traits(agent: Agent) -> dict[str, object]:
     """Return what must be the same for another agent's memory to fit, by name, the core first."""
     spec = agent.spec
     options = {name: option.default for name, option in options_of(find_core(spec.core)).items()}
+    options |= without_defaults(spec.core, spec.core_options)
     return {
         "core": spec.core,
-        **{f"core option {name}": value for name, value in {**options, **spec.core_options}.items()},
+        **{f"core option {name}": value for name, value in options.items()},
         "state": [list(part.shape[1:]) for part in agent.initial_state(1)],
         "environment": spec.game or spec.env_id,
         "observation": list(spec.observation_shape),
