@@ -129,9 +129,9 @@ def resolve_checkpoint(run_dir: Path | str, which: str | int = "latest") -> Path
         for checkpoint in checkpoints:
             if checkpoint.step >= which:
                 return checkpoint.path
-    known = ", ".join(str(c.step) for c in checkpoints)
+    steps = ", ".join(str(c.step) for c in checkpoints)
     wanted = f"at step {which} or later" if isinstance(which, int) else f"'{which}'"
-    raise FileNotFoundError(f"no checkpoint {wanted} in {run_dir}; there are: latest, {known}")
+    raise FileNotFoundError(f"no checkpoint {wanted} in {run_dir}; there are: latest, {steps}")
 
 
 def save_checkpoint(

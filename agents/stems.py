@@ -185,9 +185,9 @@ def make_stem(
     """
     fitting = IMAGE_STEMS if len(observation_shape) == 3 else ("mlp",)
     if name not in fitting:
-        known = f"unknown stem '{name}'" if name not in STEMS else f"stem '{name}' does not fit"
+        problem = f"unknown stem '{name}'" if name not in STEMS else f"stem '{name}' does not fit"
         raise ValueError(
-            f"{known}; observations of shape {observation_shape} take {' or '.join(fitting)}: give "
+            f"{problem}; observations of shape {observation_shape} take {' or '.join(fitting)}: give "
             f"--stem {fitting[0]} or --stem auto, beside a preset too"
         )
     if name == "mlp":

@@ -141,20 +141,20 @@ def check_options(
     return values
 
 
-def near_names(name: str, known: Iterable[str]) -> str:
-    """Ask "did you mean ... or ...?" of the known names that are spelled like `name`; empty if none is."""
-    near = difflib.get_close_matches(name, list(known), n=3)
+def near_names(name: str, names: Iterable[str]) -> str:
+    """Ask "did you mean ... or ...?" of the names that are spelled like `name`; empty if none is."""
+    near = difflib.get_close_matches(name, list(names), n=3)
     return f"did you mean {' or '.join(near)}?" if near else ""
 
 
-def _unknown(whose: str, option: str, known: list[str]) -> str:
-    if not known:
+def _unknown(whose: str, option: str, names: list[str]) -> str:
+    if not names:
         return f"{whose} has no option {option!r}; it has none at all"
-    return f"{whose} has no option {option!r}; {_meant(option, known)}it has {', '.join(known)}"
+    return f"{whose} has no option {option!r}; {_meant(option, names)}it has {', '.join(names)}"
 
 
-def _meant(given: str, known: Iterable[object]) -> str:
-    near = near_names(given, map(str, known))
+def _meant(given: str, choices: Iterable[object]) -> str:
+    near = near_names(given, map(str, choices))
     return f"{near} " if near else ""
 
 

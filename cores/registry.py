@@ -80,8 +80,8 @@ def make_core(name: str, input_size: int, /, **options: object) -> Core:
     except Exception as error:
         if ":" not in name:
             raise
-        told = f"core {name!r} does not start: {type(error).__name__}: {error}"
-        raise CoreDoesNotStart(told, error) from error
+        message = f"core {name!r} does not start: {type(error).__name__}: {error}"
+        raise CoreDoesNotStart(message, error) from error
 
 
 class CoreDoesNotStart(ValueError):
@@ -107,15 +107,15 @@ def without_defaults(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     What a core does not have or take, as of another version, is left as it is.
     """
     try:
-        known = options_of(find_core(name))
+        declared = options_of(find_core(name))
     except ValueError:
-        known = {}
+        declared = {}
     found = {}
     for option, value in options.items():
-        if option in known:
+        if option in declared:
             with contextlib.suppress(ValueError):
-                value = known[option].check(value)
-            if value == known[option].default:
+                value = declared[option].check(value)
+            if value == declared[option].default:
                 continue
         found[option] = value
     return found

@@ -60,9 +60,9 @@ def _play(env: Env, steps: int, seed: int, action_seed: int | None = None) -> li
     for step in range(steps):
         actions = rng.integers(0, env.single_action_space.n, env.num_envs)
         before = obs.copy()
-        kept = obs
+        returned = obs
         obs, rewards, terminated, truncated, infos = env.step(actions)
-        assert np.array_equal(kept, before), "an observation must not change after it was returned"
+        assert np.array_equal(returned, before), "an observation must not change after it was returned"
         _check_observation(env, obs)
         _check_infos(env, infos)
         _check_last(env, truncated & ~terminated, infos)

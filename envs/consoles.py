@@ -46,9 +46,9 @@ def check_choices(game: str, choices: Mapping[str, Any]) -> dict[str, int]:
     for name, value in choices.items():
         if name not in CHOICES:
             raise ValueError(f"{game} has no option {name!r}; games have {' and '.join(CHOICES)}")
-        known = sorted(getattr(load_game(game), CHOICES[name])())
-        if str(value) not in map(str, known):
-            raise ValueError(f"{game} has no {name} {value}; it has {', '.join(map(str, known))}")
+        offered = sorted(getattr(load_game(game), CHOICES[name])())
+        if str(value) not in map(str, offered):
+            raise ValueError(f"{game} has no {name} {value}; it has {', '.join(map(str, offered))}")
         checked[name] = int(value)
     return checked
 

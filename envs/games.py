@@ -51,13 +51,13 @@ def game_names() -> list[str]:
 
 def canonical_game(name: str) -> str:
     """Return a game's ROM name from any usual spelling; raises ValueError with near names."""
-    known = _names_by_letters()
+    names = _names_by_letters()
     letters = _letters(name)
-    if letters in known:
-        return known[letters]
+    if letters in names:
+        return names[letters]
     if letters in map(_letters, _TWO_PLAYERS_ONLY):
         raise ValueError(f"{name} is for two players only; `deltabeast games` lists those for one")
-    near = [known[close] for close in difflib.get_close_matches(letters, known, n=3, cutoff=0.65)]
+    near = [names[close] for close in difflib.get_close_matches(letters, names, n=3, cutoff=0.65)]
     hint = (
         f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else "`deltabeast games` lists them all"
     )

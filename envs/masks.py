@@ -22,7 +22,7 @@ class ActionMasks:
     def __init__(self, num_envs: int, num_actions: int) -> None:
         self._shape = num_envs, num_actions
         self._allowed: Flags | None = None
-        self._told: set[str] = set()
+        self._announced: set[str] = set()
         self.notes: list[str] = []
         """messages about them, each once, for the caller to take"""
 
@@ -51,8 +51,8 @@ class ActionMasks:
         return {KEY: allowed}
 
     def _note(self, note: str) -> None:
-        if note not in self._told:
-            self._told.add(note)
+        if note not in self._announced:
+            self._announced.add(note)
             self.notes.append(note)
 
 

@@ -46,8 +46,8 @@ def explain(error: Exception) -> tuple[str, str, int]:
         return "", f"{error}; {_REMEDIES[errno.EAGAIN]}", 1
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
         return "", f"{error}; give another path", 2
-    told = f"{type(error).__name__}: {error}"
-    return trace_of(error), f"{told}; the lines above say where, report them if that code is not yours", 1
+    message = f"{type(error).__name__}: {error}"
+    return trace_of(error), f"{message}; the lines above say where, report them if that code is not yours", 1
 
 
 def _of_the_machine(error: OSError) -> str:

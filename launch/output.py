@@ -98,8 +98,8 @@ class Lasting:
     def _lose(self, error: Exception) -> None:
         self._lost = True
         discard(self._stream)
-        known = isinstance(error, OSError) and error.errno
-        reason = os.strerror(known) if known else str(error).rstrip(".")
+        number = isinstance(error, OSError) and error.errno
+        reason = os.strerror(number) if number else str(error).rstrip(".")
         complain(f"deltabeast: no output is shown from here on ({reason}); what is under way goes on")
 
 

@@ -50,15 +50,15 @@ def condense(box: str, arguments: Sequence[str]) -> str:
 
 def _unknown_option(arguments: Sequence[str], command: str | None, help_of: str) -> str | None:
     """Say which option the command does not have, and which was meant; None if it has all."""
-    known = {"--help", "--version", *(_flags(COMMANDS[command]) if command else ())}
+    options = {"--help", "--version", *(_flags(COMMANDS[command]) if command else ())}
     given = (word.partition("=")[0] for word in arguments)
     flag = next(
-        (word for word in given if word.startswith("--") and word.replace("_", "-") not in known), None
+        (word for word in given if word.startswith("--") and word.replace("_", "-") not in options), None
     )
     if flag is None:
         return None
-    near = difflib.get_close_matches(flag, known, n=1, cutoff=0.65)
-    near = near or [option for option in sorted(known) if flag == _initials(option)]
+    near = difflib.get_close_matches(flag, options, n=1, cutoff=0.65)
+    near = near or [option for option in sorted(options) if flag == _initials(option)]
     hint = f"did you mean {near[0]}?" if near else f"{help_of} lists the options"
     option = flag.lstrip("-").replace("-", "_")
     if command in ("train", "probe") and option in _options_of_cores():

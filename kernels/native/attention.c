@@ -30,7 +30,7 @@ typedef struct {
     vec *rows;      /* for passing use, SPARE of them and one for each query that shares keys */
     vec *past;      /* shares after each step, `deep` vectors a step, for step t from vector t / LANES on */
     int64_t deep, start;
-    float *kept;    /* 2 rows of numbers, zero at first */
+    float *scratch; /* 2 rows of numbers, zero at first */
 } columns;
 
 enum { SCORES, WEIGHTS, CHANGES, FOUND, MATCHES, SPARE };
@@ -71,8 +71,8 @@ INLINE columns take(const window *w, float *scratch) {
     c.dlive = at, at += wide;
     c.dshare = at, at += wide;
     c.past = at, at += c.deep * s->T;
-    c.kept = (float *)at;
-    memset(c.kept, 0, 2 * size * sizeof(float));
+    c.scratch = (float *)at;
+    memset(c.scratch, 0, 2 * size * sizeof(float));
     hide_all(&c, s);
     return c;
 }
@@ -240,10 +240,10 @@ INLINE int64_t start_of(const window *w, place p, int64_t t, int64_t before) {
 
 INLINE const float *of(strided x, int64_t t, place p) { return x.at + t * x.t + p.b * x.b + p.h * x.h; }
 
-/* Row `column` of things held, else of steps. */
-INLINE const float *row_of(const window *w, place p, int64_t column, const float *held, strided own, int64_t size) {
+/* Row `column` of what the state holds, else of steps. */
+INLINE const float *row_of(const window *w, place p, int64_t column, const float *state, strided own, int64_t size) {
     const int64_t t = column - w->M;
-    return t < 0 ? held + (p.row * w->M + column) * size : of(own, t, p);
+    return t < 0 ? state + (p.row * w->M + column) * size : of(own, t, p);
 }
 
 /* Show columns from..to, with gradients of zero. */
@@ -296,7 +296,7 @@ INLINE void begin_back(
         const float left = *number(c->share, j);
         if (dkeys_last) put(c->dK, c, j, dkeys_last + at * s->K, s->K);
         if (dvalues_last) {
-            float *value = c->kept;
+            float *value = c->scratch;
             get(value, c->V, c, j, s->V);
             *number(c->dshare, j) = inner(value, dvalues_last + at * s->V, s->V);
             for (int64_t d = 0; d < s->V; d++) value[d] = left * dvalues_last[at * s->V + d];
@@ -345,7 +345,7 @@ INLINE void restore_shares(columns *c, const window *w, int64_t t) {
 
 /* Turn what `across` found into weights before shares, in place; 0 beyond from..to. Return the largest score. */
 INLINE float attend(
-    const window *w, const columns *c, vec *x, const float *bias, int64_t from, int64_t to, const float *known
+    const window *w, const columns *c, vec *x, const float *bias, int64_t from, int64_t to, const float *maximum
 ) {
     const int64_t first = from / LANES, last = to / LANES;
     if (bias) /* by age: the newest first */
@@ -359,7 +359,7 @@ INLINE float attend(
         ACROSS(b) x[b] = choose(within(b, from, to), exponential_of_any(x[b]), (vec){0});
         return 0.0f;
     }
-    const float m = known ? *known : largest(x, first, last);
+    const float m = maximum ? *maximum : largest(x, first, last);
     ACROSS(b) x[b] = exponential(x[b] - m);
     return m;
 }
@@ -422,7 +422,7 @@ void attention_backward(
         for (int64_t t = s->T - 1; t >= 0; t--) {
             const int64_t from = most(t, c.start), to = w->M + t, first = from / LANES, last = to / LANES;
             const int64_t at = (t * s->B + p.b) * s->H + p.h;
-            const float *dy_row = dy ? dy + at * s->V : c.kept + (vectors(most(s->K, s->V)) * LANES);
+            const float *dy_row = dy ? dy + at * s->V : c.scratch + (vectors(most(s->K, s->V)) * LANES);
             const float *q_row = of(q, t, p);
             restore_shares(&c, w, t);
             across(x, q_row, c.K, s->K, &c, first, last, scale);
@@ -592,7 +592,7 @@ void deltaformer_backward(
         vec *x = c.rows + SCORES * c.wide, *weights = c.rows + WEIGHTS * c.wide, *change = c.rows + CHANGES * c.wide;
         vec *found = c.rows + FOUND * c.wide, *match = c.rows + MATCHES * c.wide, *groups = c.rows + SPARE * c.wide;
         const float *mixes = mix + p.h * w->G;
-        float *du = c.kept, *dmixes = dmix + p.row * w->G;
+        float *du = c.scratch, *dmixes = dmix + p.row * w->G;
         const int64_t before = first_seen(w, p, live);
         c.start = start_of(w, p, s->T - 1, before);
         show(&c, w, p, most(s->T - 1, c.start), w->M + s->T - 1, keys, k, values, own, live);

@@ -120,8 +120,8 @@ class _Cache(ctypes.Structure):
 
 
 class _Steps(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("backbone", "weights", "first", "even", "odd", "kept")]
-    # first: state before step 0; even, odd: buffers for the state after even and odd steps; kept: the cache
+    _fields_ = [(name, ctypes.c_void_p) for name in ("backbone", "weights", "first", "even", "odd", "cache")]
+    # first: state before step 0; even, odd: buffers for the state after even and odd steps
 
 
 class Plan(NamedTuple):
@@ -267,9 +267,9 @@ def steps(plan: Plan, state: tuple[Tensor, ...], cache: ForwardCache) -> CoreSte
     states = [_state_pointers(each) for each in (before, even[1], odd[1])]
     pointers = [layers, plan.pointers, *states, place]
     arguments = _Steps(*map(ctypes.addressof, pointers))
-    held = pointers, plan.owners, before, even, odd, cache.tensors, cache.prepared
+    references = pointers, plan.owners, before, even, odd, cache.tensors, cache.prepared
     sizes = _given(plan.shape), plan.shape.hidden
-    return CoreSteps("backbone_core", arguments, held, earlier, sizes, _work(plan))
+    return CoreSteps("backbone_core", arguments, references, earlier, sizes, _work(plan))
 
 
 ByLayer = Sequence[Sequence[Tensor]]
@@ -409,7 +409,7 @@ def _layer(shape: Shape, memory: Memory, layers: int) -> _Backbone:
     else:
         library = rules.library(-(-h // rules.BLOCK), rules.source(memory.rule))
         functions = {name: f"{name}_forward" for name in _RULES[memory.rule]}
-    known = {
+    addresses = {
         name: ctypes.cast(getattr(library, function), ctypes.c_void_p).value
         for name, function in functions.items()
     }
@@ -438,5 +438,5 @@ def _layer(shape: Shape, memory: Memory, layers: int) -> _Backbone:
         epsilon=shape.epsilon,
         root_degree=memory.root_degree,
         head_eps=memory.head_eps,
-        **known,
+        **addresses,
     )

@@ -180,8 +180,8 @@ def _run(command: list[str], source: str, workshop: str) -> None:
         raise CannotBuildError(why) from None
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or [f"exit code {error.returncode}"]
-        told = next((line for line in lines if "error:" in line), lines[0])
-        raise CannotBuildError(f"{compiler} cannot compile {source}: {told}") from error
+        reason = next((line for line in lines if "error:" in line), lines[0])
+        raise CannotBuildError(f"{compiler} cannot compile {source}: {reason}") from error
 
 
 def _find(folder: Path, name: str) -> Path | None:

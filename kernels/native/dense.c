@@ -208,10 +208,10 @@ void residual_feedforward(
 }
 
 /* What a core reads: y [rows, N + 1], of which N are relu(x wᵀ + b), through a LayerNorm first if `norm` is not NULL, and
- * the last is the reward, clamped to ±limit. x [rows, K], w [N, K]; kept [rows, N] becomes x wᵀ + b, or is NULL. */
+ * the last is the reward, clamped to ±limit. x [rows, K], w [N, K]; projected [rows, N] becomes x wᵀ + b, or is NULL. */
 void core_input(
     int64_t threads, int64_t rows, int64_t K, int64_t N, float eps, float limit, const float *x, const float *w,
-    const float *bias, const float *norm, const float *norm_bias, const float *reward, float *kept, float *y
+    const float *bias, const float *norm, const float *norm_bias, const float *reward, float *projected, float *y
 ) {
     const int64_t block = block_rows(rows, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -222,7 +222,7 @@ void core_input(
         product_apart(out, N + 1, in, (affine){w, bias}, some, K, N, false, false);
         for (int64_t row = first; row < first + some; row += LANES, panel += N + 1) {
             const int64_t here = least(LANES, first + some - row);
-            if (kept) scatter_panel(kept + row * N, panel, here, N);
+            if (projected) scatter_panel(projected + row * N, panel, here, N);
             if (norm) normalize(panel, panel, (affine){norm, norm_bias}, eps, here, N);
             for (int64_t n = 0; n < N; n++) panel[n] = rectified(panel[n]);
             panel[N] = (vec){0};
@@ -333,7 +333,7 @@ INLINE void lstm_cell(vec *a, vec *now, vec *c, int64_t N) {
  * g, o, c before and tanh(c) after, all after the resets. */
 void lstm_forward(
     int64_t threads, int64_t T, int64_t B, int64_t N, const float *gates, const float *weight, const float *h0,
-    const float *c0, const bool *reset, float *h, float *c_last, float *hs, vec *kept
+    const float *c0, const bool *reset, float *h, float *c_last, float *hs, vec *saved
 ) {
     const int64_t block = block_rows(B, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -344,7 +344,7 @@ void lstm_forward(
         gather(c, c0 + row * N, some, N);
         for (int64_t t = 0; t < T; t++) {
             const int64_t at = t * B + row;
-            vec *a = kept ? kept + (t * panels(B) + row / LANES) * 6 * N : one_step;
+            vec *a = saved ? saved + (t * panels(B) + row / LANES) * 6 * N : one_step;
             clear(now, reset + at, some, N);
             clear(c, reset + at, some, N);
             if (hs) scatter(hs + at * N, now, some, N);
@@ -357,19 +357,19 @@ void lstm_forward(
     }
 }
 
-/* One step without gradients, from x [B, K]: w_x [4 N, K], w_h [4 N, N] and both biases. `hs` and `kept` are as in
+/* One step without gradients, from x [B, K]: w_x [4 N, K], w_h [4 N, N] and both biases. `hs` and `saved` are as in
  * lstm_forward, for this step t, or NULL. */
 void lstm_step(
     int64_t threads, int64_t B, int64_t K, int64_t N, int64_t t, const float *x, const float *w_x, const float *w_h,
     const float *b_x, const float *b_h, const float *h0, const float *c0, const bool *reset, float *h, float *c_last,
-    float *hs, vec *kept
+    float *hs, vec *saved
 ) {
     const int64_t block = block_rows(B, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < B; row += block) {
         const int64_t some = least(block, B - row), P = panels(some);
         vec in[P * K], now[P * N], c[P * N], one_step[P * 6 * N];
-        vec *a = kept ? kept + (t * panels(B) + row / LANES) * 6 * N : one_step;
+        vec *a = saved ? saved + (t * panels(B) + row / LANES) * 6 * N : one_step;
         gather(in, x + row * K, some, K);
         gather(now, h0 + row * N, some, N);
         gather(c, c0 + row * N, some, N);
@@ -385,7 +385,7 @@ void lstm_step(
 }
 
 /* From gradients dh of the output and dc of c after a step to d [4 N] of i, f, g, o and to dc before it, but for the
- * resets; a [6 N] is what the step kept. */
+ * resets; a [6 N] is what the step saved. */
 INLINE void lstm_cell_backward(vec *d, vec *dc, const vec *dh, const vec *a, int64_t N) {
     for (int64_t n = 0; n < N; n++) {
         vec i = a[n], f = a[N + n], g = a[2 * N + n], o = a[3 * N + n], c = a[4 * N + n], y = a[5 * N + n];
@@ -400,7 +400,7 @@ INLINE void lstm_cell_backward(vec *d, vec *dc, const vec *dh, const vec *a, int
 
 /* weight_T [N, 4 N]. The gradients dy of h and dc_last may be NULL, meaning zeros. */
 void lstm_backward(
-    int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *kept,
+    int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *saved,
     const float *dy, const float *dc_last, float *dgates, float *dh0, float *dc0
 ) {
     const int64_t block = block_rows(B, threads);
@@ -412,7 +412,7 @@ void lstm_backward(
         if (dc_last) gather(dc, dc_last + row * N, some, N);
         for (int64_t t = T - 1; t >= 0; t--) {
             const int64_t at = t * B + row;
-            const vec *a = kept + (t * panels(B) + row / LANES) * 6 * N;
+            const vec *a = saved + (t * panels(B) + row / LANES) * 6 * N;
             if (dy) gather(from_y, dy + at * N, some, N);
             for (int64_t n = 0; n < P * N; n++) dh[n] += from_y[n];
             for (int64_t p = 0; p < P; p++)
@@ -443,7 +443,7 @@ INLINE void gru_cell(vec *a, const vec *b, vec *now, int64_t N) {
  * and the output before. */
 void gru_forward(
     int64_t threads, int64_t T, int64_t B, int64_t N, const float *gates, const float *weight, const float *bias,
-    const float *h0, const bool *reset, float *h, float *hs, vec *kept
+    const float *h0, const bool *reset, float *h, float *hs, vec *saved
 ) {
     const int64_t block = block_rows(B, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -453,7 +453,7 @@ void gru_forward(
         gather(now, h0 + row * N, some, N);
         for (int64_t t = 0; t < T; t++) {
             const int64_t at = t * B + row;
-            vec *a = kept ? kept + (t * panels(B) + row / LANES) * 5 * N : one_step;
+            vec *a = saved ? saved + (t * panels(B) + row / LANES) * 5 * N : one_step;
             clear(now, reset + at, some, N);
             if (hs) scatter(hs + at * N, now, some, N);
             gather_apart(a, 5 * N, gates + at * 3 * N, some, 3 * N);
@@ -485,7 +485,7 @@ void gru_step(
 }
 
 /* From the gradient dh of the output after a step to dn, that of the input's share of n, to d [3 N] of the recurrent
- * shares of r, z, n, and to what of dh goes past the gates; a [5 N] is what the step kept. */
+ * shares of r, z, n, and to what of dh goes past the gates; a [5 N] is what the step saved. */
 INLINE void gru_cell_backward(vec *d, vec *dn, vec *dh, const vec *a, int64_t N) {
     for (int64_t n = 0; n < N; n++) {
         vec r = a[n], z = a[N + n], c = a[2 * N + n], m = a[3 * N + n], h = a[4 * N + n];
@@ -499,7 +499,7 @@ INLINE void gru_cell_backward(vec *d, vec *dn, vec *dh, const vec *a, int64_t N)
 
 /* weight_T [N, 3 N]. Gradients of both shares of r, z, n; dy, that of h, may be NULL, meaning zeros. */
 void gru_backward(
-    int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *kept,
+    int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *saved,
     const float *dy, float *dgates, float *drecurrent, float *dh0
 ) {
     const int64_t block = block_rows(B, threads);
@@ -510,7 +510,7 @@ void gru_backward(
         memset(dh, 0, sizeof dh), memset(from_y, 0, sizeof from_y);
         for (int64_t t = T - 1; t >= 0; t--) {
             const int64_t at = t * B + row;
-            const vec *a = kept + (t * panels(B) + row / LANES) * 5 * N;
+            const vec *a = saved + (t * panels(B) + row / LANES) * 5 * N;
             if (dy) gather(from_y, dy + at * N, some, N);
             for (int64_t n = 0; n < P * N; n++) dh[n] += from_y[n];
             for (int64_t p = 0; p < P; p++)
@@ -712,7 +712,7 @@ static void add_time(
 typedef struct {
     float *stream, *middle, *hidden, *const *projected, *y, *g, *q_used, *k_used, *beta_used, *error;
     int64_t steps, t;
-} kept;
+} forward_cache;
 
 /* What the generalised delta rule is fed, by rows: its keys, values, erase vectors and decays [rows, heads, writes, size].
  * `rates` [2, rows, d]: decays by channel and, of RWKV-7, learning rates. */
@@ -852,7 +852,7 @@ static void step_attention(
 /* The memory of some rows: `projected` [rows, heads, sum of sizes], `before` and `after` the rows' shares of the state. */
 static void run_rule(
     const backbone *s, const span *rows, const float *projected, const float *rates, const float *const *slow,
-    const float *const *before, float *const *after, float *y, const kept *k, int64_t at
+    const float *const *before, float *const *after, float *y, const forward_cache *k, int64_t at
 ) {
     strided part[PARTS] = {{0}};
     int64_t width = 0;
@@ -905,7 +905,7 @@ static void run_rule(
  * size] each, before and after it, and one to the time [rows]. */
 void backbone_step(
     int64_t threads, int64_t rows, const backbone *layers, const float *x, const bool *reset, const float *const *weights,
-    const float *const *state, float *const *next, float *y, const kept *k
+    const float *const *state, float *const *next, float *y, const forward_cache *k
 ) {
     const int64_t d = layers->d, ff = layers->ff, heads = layers->heads, count = layers->layers;
     const int64_t inputs = layers->inputs, clock = layers->clock, given = inputs - 2 * clock;
@@ -984,7 +984,7 @@ typedef struct {
     int64_t K, N;
     const float *w_x, *w_h, *b_x, *b_h, *h0, *c0;
     float *h, *c, *hs;
-    vec *kept;
+    vec *saved;
 } lstm_steps;
 
 const float *lstm_core(const void *core, int64_t threads, int64_t rows, int64_t t, const float *x, const bool *reset) {
@@ -992,7 +992,7 @@ const float *lstm_core(const void *core, int64_t threads, int64_t rows, int64_t 
     const int64_t size = rows * s->N, now = t * size;
     lstm_step(
         threads, rows, s->K, s->N, t, x, s->w_x, s->w_h, s->b_x, s->b_h, t ? s->h + now - size : s->h0,
-        t ? s->c + now - size : s->c0, reset, s->h + now, s->c + now, s->hs, s->kept
+        t ? s->c + now - size : s->c0, reset, s->h + now, s->c + now, s->hs, s->saved
     );
     return s->h + now;
 }
@@ -1003,13 +1003,13 @@ typedef struct {
     const backbone *layers;
     const float *const *weights, *const *first;
     float *const *even, *const *odd;
-    const kept *k;
+    const forward_cache *k;
 } backbone_steps;
 
 const float *backbone_core(const void *core, int64_t threads, int64_t rows, int64_t t, const float *x, const bool *reset) {
     const backbone_steps *a = core;
     const float *const *before = t == 0 ? a->first : (const float *const *)(t % 2 ? a->even : a->odd);
-    kept now = *a->k;
+    forward_cache now = *a->k;
     now.t = t;
     float *y = now.stream + (a->layers->layers * now.steps + t) * rows * a->layers->d;
     backbone_step(threads, rows, a->layers, x, reset, a->weights, before, t % 2 ? a->odd : a->even, y, &now);

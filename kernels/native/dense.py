@@ -81,19 +81,19 @@ def core_input(
     eps: float,
     reward: Tensor,
     limit: float,
-    kept: Tensor | None = None,
+    projected: Tensor | None = None,
 ) -> Tensor:
     """Compute a core's input `[rows, N + 1]`: `relu(LN(x wᵀ + b))` and the reward, clamped to ±limit.
 
     `weights`: w `[N, K]` and b, which may be None. `norm`: weight and bias of LN; None and None for none.
-    `kept` `[rows, N]` receives `x wᵀ + b`.
+    `projected` `[rows, N]` receives `x wᵀ + b`.
     """
     w = weights[0]
     assert w is not None
     N, K = w.shape
     x, reward = _rows("core_input", x, K), reward.contiguous()
     y = x.new_empty(len(x), N + 1)
-    call("core_input", len(x), N * K, (len(x), K, N, eps, limit), x, *weights, *norm, reward, kept, y)
+    call("core_input", len(x), N * K, (len(x), K, N, eps, limit), x, *weights, *norm, reward, projected, y)
     return y
 
 

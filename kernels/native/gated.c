@@ -96,7 +96,7 @@ INLINE bool any_small(const vec *rates, int64_t size) {
 /* The gradient of a decay λ is the product of λ W before the step with its gradient, over λ; and that product x is, from
  * the last step to the first, x = x + dy·y - dv·v: README.md says why. `decay_dots` are the shares of each row of W, whose
  * sum x is; where nothing is erased each is the product of its row. Where λ is too small to divide by, the gradient of W is
- * kept until the second walk has W.
+ * stored until the second walk has W.
  *
  * The gradients of y and of the last W may be NULL, meaning zeros; `past` has room for T matrices a thread. */
 void gated_backward(
@@ -108,7 +108,7 @@ void gated_backward(
 #pragma omp parallel for num_threads(s->threads) if (s->threads > 1)
     for (int64_t head = 0; head < s->B * s->H; head++) {
         const int64_t h = head / s->B, b = head % s->B, first = flat(s, 0, b, h);
-        vec *kept = past + omp_get_thread_num() * s->T * size;
+        vec *saved = past + omp_get_thread_num() * s->T * size;
         matrix G, G_T, now;
         /* decays and writes of the step after this one, which G gets together with this one's */
         row late_decay, late_v, late_k, q_row, k_row, v_row, u, rate, dy_row, dq_row, dk_row, dv_row, decay_dots;
@@ -155,7 +155,7 @@ void gated_backward(
                 store(ddecay + at * s->V, drate, s->V);
             }
             if (any_small(rate, beta.at ? 1 : s->V)) {
-                vec *to = kept + t * size;
+                vec *to = saved + t * size;
                 for (int64_t j = 0; j < LANES * N; j++) EACH(i) {
                     to[j * N + i] = G[j * N + i];
                     if (beta.at) to[j * N + i] += entries(late_v)[j] * k_row[i];
@@ -182,7 +182,7 @@ void gated_backward(
             load_write(u, v, beta, error, t, b, h, s);
             load_decay(rate, decay, beta.at, t, b, h, s);
             if (any_small(rate, beta.at ? 1 : s->V)) {
-                dot_rows(decay_dots, kept + t * size, now, s->V);
+                dot_rows(decay_dots, saved + t * size, now, s->V);
                 if (beta.at) ddecay[at] = sum_row(decay_dots);
                 else store(ddecay + at * s->V, decay_dots, s->V);
             }

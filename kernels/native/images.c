@@ -159,14 +159,14 @@ INLINE maximum larger(maximum a, maximum b, int row) {
 
 /* Maxima y over windows of 3 x 3 at stride 2. The first window is centred on the first pixel.
  * `which` is the maximum's place in its window, 0 to 8, the first of equal ones, 0 being more than -0; NULL if not
- * wanted. A window's last row is the first of the one below: its maxima are kept. */
+ * wanted. A window's last row is the first of the one below: its maxima are used again. */
 void max_pool(
     int64_t n, int64_t H, int64_t W, int64_t C, int64_t threads, const number *x, number *y, uint8_t *which
 ) {
     const int64_t rows = (H + 1) / 2, columns = (W + 1) / 2, width = C / WIDTH;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t frame = 0; frame < n; frame++) {
-        maximum kept[columns * width];
+        maximum maxima[columns * width];
         for (int64_t row = 0; row < rows; row++)
             for (int64_t j = 0; j < columns * width; j++) {
                 const int64_t column = j / width, to = ((frame * rows + row) * columns * width + j) * WIDTH;
@@ -174,11 +174,11 @@ void max_pool(
                 const int inside = column > 0 && 2 * column + 1 < W;
                 const int left = column ? -1 : 0, right = 2 * column + 1 < W ? 1 : 0;
                 maximum best = inside ? largest(centre, C, -1, 1) : largest(centre, C, left, right);
-                if (row) best = larger(kept[j], best, 1);
+                if (row) best = larger(maxima[j], best, 1);
                 else best.place += 3;
                 if (2 * row + 1 < H) {
-                    kept[j] = inside ? largest(centre + W * C, C, -1, 1) : largest(centre + W * C, C, left, right);
-                    best = larger(best, kept[j], 2);
+                    maxima[j] = inside ? largest(centre + W * C, C, -1, 1) : largest(centre + W * C, C, left, right);
+                    best = larger(best, maxima[j], 2);
                 }
                 store_in_order(y + to, best.value);
                 if (which) *(places *)(which + to) = __builtin_convertvector(best.place, places);

@@ -55,9 +55,9 @@ def _is_supported(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> bool:
     if not usual or torch.is_autocast_enabled("cpu") or x.dim() != 4:
         return False
     outputs, inputs, *kernel = weight.shape
-    known = kernel in ([2 * stride] * 2, [3 * stride] * 2) and min(x.shape[2:]) >= kernel[0]
+    fits = kernel in ([2 * stride] * 2, [3 * stride] * 2) and min(x.shape[2:]) >= kernel[0]
     match = x.shape[1] == inputs and bias.shape == (outputs,)
-    return known and match and outputs % LANES == 0 and inputs * stride**2 % LANES == 0 and _in_c()
+    return fits and match and outputs % LANES == 0 and inputs * stride**2 % LANES == 0 and _in_c()
 
 
 @constant

@@ -47,19 +47,19 @@ def deltaformer(first: str, second: str, *inputs: Tensor) -> tuple[Tensor, Tenso
     """Equals `reference.deltaformer` to rounding."""
     q, k, v, w, mix, alpha, beta, keys, values, live, reset = inputs
     states, broken = _set_aside(keys, values, live)
-    outputs, scale, held = [], q.shape[-1] ** -0.5, states[0].shape[-2]
+    outputs, scale, M = [], q.shape[-1] ** -0.5, states[0].shape[-2]
     for part in _spans(len(q)):
         now = _Span(reset[part], states[0])
         given = alpha[part].unsqueeze(-1) * v[part]
         seen_keys, seen_values, seen_live = now.join(k[part], given, *states)
         sees = (now.left * seen_live.unsqueeze(-2)).unsqueeze(-3)  # [B, H, 1, C, S]
-        own = torch.ones_like(now.left[0, 0], dtype=torch.bool).tril(held - 1)
+        own = torch.ones_like(now.left[0, 0], dtype=torch.bool).tril(M - 1)
         by_group = seen_keys.unsqueeze(-3).mT
         found = kernel(first, _rows(w[part]) @ by_group * scale, sees * own)
         found = beta[part].movedim(0, -1).unsqueeze(-1) * (mix[..., None, None] * found).mean(-3)
-        error = seen_values[..., held:, :] - found[..., :held] @ seen_values[..., :held, :]
-        u = torch.linalg.solve_triangular(found[..., held:], error, upper=False, unitriangular=True)
-        seen_values = torch.cat((seen_values[..., :held, :], u), -2)
+        error = seen_values[..., M:, :] - found[..., :M] @ seen_values[..., :M, :]
+        u = torch.linalg.solve_triangular(found[..., M:], error, upper=False, unitriangular=True)
+        seen_values = torch.cat((seen_values[..., :M, :], u), -2)
         read = kernel(second, _rows(q[part]) @ by_group * scale, sees) @ seen_values.unsqueeze(-3)
         outputs.append(_steps(read))
         states = now.end(seen_keys, seen_values, seen_live)
@@ -71,7 +71,7 @@ class _Span:
 
     def __init__(self, reset: Tensor, keys: Tensor, decay: Tensor | None = None) -> None:
         """`keys` are those of the state."""
-        self.held = keys.shape[-2]
+        self.M = keys.shape[-2]
         same = self._shares(torch.ones_like(keys[..., 0, 0]).expand(len(reset), -1, -1), reset)
         self.sees = same == 1
         """`[B, H, C, S]`: what each step sees: not what is beyond the window or an earlier episode's"""
@@ -80,7 +80,7 @@ class _Span:
 
     def _shares(self, rates: Tensor, reset: Tensor) -> Tensor:
         steps, alive = left(torch.where(reset.unsqueeze(-1), 0.0, rates).permute(1, 2, 0))
-        whole = torch.cat((alive.unsqueeze(-1).expand(*alive.shape, self.held), steps), -1)
+        whole = torch.cat((alive.unsqueeze(-1).expand(*alive.shape, self.M), steps), -1)
         t, place = (torch.arange(size, device=rates.device) for size in whole.shape[-2:])
         # The oldest t are beyond the window of step t.
         return torch.where(place >= t.unsqueeze(-1), whole, 0.0)
@@ -95,16 +95,16 @@ class _Span:
     def by_age(self, bias: Tensor) -> Tensor:
         """Turn a bias by age, from one step ago on, `[B, H, C, M]`, into one by place, `[B, H, C, S]`."""
         C = bias.shape[-2]
-        t, place = (torch.arange(size, device=bias.device) for size in (C, self.held + C))
-        age = (self.held + t.unsqueeze(-1) - place).clamp(0, self.held)
+        t, place = (torch.arange(size, device=bias.device) for size in (C, self.M + C))
+        age = (self.M + t.unsqueeze(-1) - place).clamp(0, self.M)
         with_present = torch.cat((torch.zeros_like(bias[..., :1]), bias), -1)
         return with_present.gather(-1, age.expand(*bias.shape[:-1], -1))
 
     def end(self, keys: Tensor, values: Tensor, live: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the state after the span: the last M, zero where an episode has ended since."""
-        kept = self.left[..., -1, -self.held :]
-        keys = torch.where(self.sees[..., -1, -self.held :, None], keys[..., -self.held :, :], 0.0)
-        return keys, kept.unsqueeze(-1) * values[..., -self.held :, :], kept * live[..., -self.held :]
+        remaining = self.left[..., -1, -self.M :]
+        keys = torch.where(self.sees[..., -1, -self.M :, None], keys[..., -self.M :, :], 0.0)
+        return keys, remaining.unsqueeze(-1) * values[..., -self.M :, :], remaining * live[..., -self.M :]
 
 
 def _spans(steps: int) -> list[slice]:

@@ -26,7 +26,7 @@ class Masks(NamedTuple):
     before: Tensor  # the same for the key of step t, which reads before the step's own write
     alive: Tensor  # [n, N, C, 1]: step t still sees the chunk's W_0
     survives: Tensor  # [n, N, C, 1]: the write of step t reaches the chunk's end
-    kept: Tensor  # [n, N, 1, 1]: W_0 reaches the chunk's end
+    carries: Tensor  # [n, N, 1, 1]: W_0 reaches the chunk's end
 
 
 def sum_rule(q: Tensor, k: Tensor, v: Tensor, W: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,7 +122,7 @@ class _Sum(torch.autograd.Function):
         Q, K, V = _fold(q), _fold(k), _fold(v)
         Q_alive, K_survives = Q * masks.alive, K * masks.survives
         S = (Q @ K.mT).mul_(masks.sees)
-        starts, W_C = _carry(V.mT @ K_survives, W.flatten(0, 1), masks.kept)
+        starts, W_C = _carry(V.mT @ K_survives, W.flatten(0, 1), masks.carries)
         Y = (Q_alive @ starts.mT).add_(S @ V)
         ctx.save_for_backward(q, k, v, W, Q, Q_alive, K, K_survives, V, S, starts, *masks)
         return _unfold(Y, v), W_C.view_as(W)
@@ -133,7 +133,7 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor, dW: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, W, Q, Q_alive, K, K_survives, V, S, starts, *rest = ctx.saved_tensors
         masks, dY = Masks(*rest), _fold(dy)
-        ends, dW = _carry((dY.mT @ Q_alive).flip(0), dW.flatten(0, 1), masks.kept.flip(0))
+        ends, dW = _carry((dY.mT @ Q_alive).flip(0), dW.flatten(0, 1), masks.carries.flip(0))
         ends = ends.flip(0)  # gradients of the states at the chunks' ends
         dS = (dY @ V.mT).mul_(masks.sees)
         dQ = (dS @ K).addcmul_(masks.alive, dY @ starts)
@@ -142,10 +142,10 @@ class _Sum(torch.autograd.Function):
         return _unfold(dQ, q), _unfold(dK, k), _unfold(dV, v), dW.view_as(W), None
 
 
-def _carry(added: Tensor, W: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply `W <- kept W + added` by chunks; return the W before each, `[n, N, V, K]`, and the last."""
+def _carry(added: Tensor, W: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
+    """Apply `W <- decay W + added` by chunks; return the W before each, `[n, N, V, K]`, and the last."""
     starts = torch.empty_like(added)
-    for start, increment, keep in zip(starts, added, kept, strict=True):
+    for start, increment, keep in zip(starts, added, decay, strict=True):
         start.copy_(W)
         W = torch.addcmul(increment, keep, start)
     return starts, W
@@ -176,7 +176,7 @@ def _write(K: Tensor, V: Tensor, b: Tensor, W: Tensor, masks: Masks) -> tuple[_W
         error = torch.baddbmm(V[c], K_alive[c], start.mT, alpha=-1)  # without the chunk's own writes
         torch.bmm(inverse[c], error, out=E[c])
         torch.mul(E[c], b[c], out=U[c])
-        W = torch.baddbmm(start * masks.kept[c], U[c].mT, K_survives[c])
+        W = torch.baddbmm(start * masks.carries[c], U[c].mT, K_survives[c])
     return _Writes(K, K_survives, b, A, inverse, E, U, starts), W
 
 
@@ -203,7 +203,7 @@ def _delta_backward(
         ends[c] = dW
         dU[c].baddbmm_(K_survives[c], ends[c].mT)
         minus_dV[c] = to_dV[c].mT @ dU[c]
-        dW = torch.baddbmm(ends[c] * masks.kept[c], D[c].mT, P_alive[c])
+        dW = torch.baddbmm(ends[c] * masks.carries[c], D[c].mT, P_alive[c])
     db = (dU.add_(A.mT @ minus_dV) * E).sum(-1, keepdim=True)
     dG = (D @ U.mT).mul_(torch.cat((masks.before, masks.sees), -2))
     dP = (dG @ K).addcmul_(alive, D @ starts)

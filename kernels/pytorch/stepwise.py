@@ -147,22 +147,22 @@ class Resets:
 
 
 class _Fast:
-    """Fast weights over time: the current ones, `now` `[N, V, K]`, and every `SPACING`-th in `kept`."""
+    """Fast weights over time: the current ones, `now` `[N, V, K]`, and every `SPACING`-th, `checkpoints`."""
 
     def __init__(self, W: Tensor, resets: Resets, keep: bool) -> None:
         self.resets = resets
         self.now = W.flatten(0, 1)
         self.owned = False  # the caller's W must stay as it is
         steps = len(resets.reset)
-        self.kept = self.now.new_empty(-(-steps // SPACING), *self.now.shape) if keep else None
+        self.checkpoints = self.now.new_empty(-(-steps // SPACING), *self.now.shape) if keep else None
 
     def begin(self, t: int) -> None:
         """Zero the rows that begin an episode at step t, and store the result if it is due."""
         if self.resets.any[t] and not self.owned:
             self.now, self.owned = self.now.clone(memory_format=torch.contiguous_format), True
         self.resets.forget_(t, self.now)
-        if self.kept is not None and t % SPACING == 0:
-            self.kept[t // SPACING].copy_(self.now)
+        if self.checkpoints is not None and t % SPACING == 0:
+            self.checkpoints[t // SPACING].copy_(self.now)
 
     def write(self, u: Tensor, k: Tensor) -> None:
         u, k = u.unsqueeze(-1), k.unsqueeze(-2)
@@ -172,13 +172,13 @@ class _Fast:
             self.now, self.owned = torch.addcmul(self.now, u, k), True
 
 
-def _rewind(kept: Tensor, ue: Tensor, P: Tensor, resets: Resets) -> Iterator[tuple[int, Tensor]]:
+def _rewind(checkpoints: Tensor, ue: Tensor, P: Tensor, resets: Resets) -> Iterator[tuple[int, Tensor]]:
     """Yield t, from last to first, and the fast weights `[N, V, K]` that step t read and wrote to."""
     steps = len(P)
-    buffer = kept.new_empty(min(SPACING, steps) - 1, *kept.shape[1:])
-    for mark in reversed(range(len(kept))):
+    buffer = checkpoints.new_empty(min(SPACING, steps) - 1, *checkpoints.shape[1:])
+    for mark in reversed(range(len(checkpoints))):
         start, stop = mark * SPACING, min((mark + 1) * SPACING, steps)
-        past = [kept[mark]]
+        past = [checkpoints[mark]]
         for t in range(start, stop - 1):
             u, k = ue[t, :, 0], P[t, :, 1]
             W = torch.addcmul(past[-1], u.unsqueeze(-1), k.unsqueeze(-2), out=buffer[t - start])
@@ -272,14 +272,14 @@ class _RecurrentDelta(torch.autograd.Function):
             y = outputs[t]
         if keep:
             ctx.resets = resets
-            ctx.save_for_backward(fast.kept, R, gs, betas, steps.P, steps.ue, steps.match)
+            ctx.save_for_backward(fast.checkpoints, R, gs, betas, steps.P, steps.ue, steps.match)
         return outputs, fast.now.view(W.shape)
 
     @staticmethod
     @differentiable_once
     @without_autocast
     def backward(ctx: Any, dY: Tensor, dW: Tensor) -> tuple[Tensor | None, ...]:
-        kept, R, g, beta, P, ue, match = ctx.saved_tensors
+        checkpoints, R, g, beta, P, ue, match = ctx.saved_tensors
         steps = _DeltaStepsBackward(dW, P, ue, match, beta)
         dtanh = (1 - g * g).unbind(0)
         dsigmoid = (beta * (1 - beta)).unbind(0)
@@ -287,7 +287,7 @@ class _RecurrentDelta(torch.autograd.Function):
         da_parts = [part.unbind(0) for part in _parts(_flat(da), P.shape[-1])]
         da_heads_first = da.transpose(1, 2).unbind(0)
         dy = torch.zeros_like(g[0])
-        for t, W in _rewind(kept, ue, P, ctx.resets):
+        for t, W in _rewind(checkpoints, ue, P, ctx.resets):
             dy += dY[t]
             dP, minus_dv, dbeta = steps.take(t, W, dy.flatten(0, 1))
             da_q_and_k, da_v, da_beta = (part[t] for part in da_parts)

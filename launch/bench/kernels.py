@@ -105,11 +105,11 @@ def bench_kernels(config: BenchKernelsConfig) -> Iterator[Measured]:
 
 def _sizes(rule: Rule, config: BenchKernelsConfig) -> dict[str, int]:
     """Return the size of each letter in a rule's shapes."""
-    known = {"T": config.steps, "B": config.batch_size, "H": config.heads, "S": 1}
+    sizes = {"T": config.steps, "B": config.batch_size, "H": config.heads, "S": 1}
     # An LSTM of published width has twice as many units as all heads together.
-    known["N"] = 2 * config.heads * config.head_size
-    known |= {"M": WINDOW, "G": 1, "n": 2}
-    return {letter: known.get(letter, config.head_size) for letter in rule.shapes.letters}
+    sizes["N"] = 2 * config.heads * config.head_size
+    sizes |= {"M": WINDOW, "G": 1, "n": 2}
+    return {letter: sizes.get(letter, config.head_size) for letter in rule.shapes.letters}
 
 
 def _ours(rule: Rule, reset: Tensor, backend: str) -> Callable[..., Sequence[Tensor]]:

@@ -61,8 +61,8 @@ def training_seconds(rows: Sequence[Mapping[str, float]]) -> Array:
 def curve_of(rows: Sequence[Mapping[str, float]], metric: str, seconds: bool = False) -> Curve:
     """Return a metric of a log over agent steps or seconds of training; empty if it was never logged."""
     x = training_seconds(rows) if seconds else np.array([row["step"] for row in rows], dtype=np.float64)
-    kept = [i for i, row in enumerate(rows) if metric in row]
-    return Curve(x[kept], np.array([rows[i][metric] for i in kept], dtype=np.float64))
+    logged = [i for i, row in enumerate(rows) if metric in row]
+    return Curve(x[logged], np.array([rows[i][metric] for i in logged], dtype=np.float64))
 
 
 def usual_way(evaluations: Iterable[Evaluation]) -> Way | None:

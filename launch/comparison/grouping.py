@@ -56,15 +56,15 @@ def compare(runs: Sequence[Run]) -> Comparison:
         for run in runs
         if run.protocol not in (None, protocol)
     ]
-    kept = [run for run in runs if run.protocol in (None, protocol)]
-    games = sorted({run.game for run in kept})
-    differing = _differing(kept)
-    usual = _usual(kept, differing)
+    included = [run for run in runs if run.protocol in (None, protocol)]
+    games = sorted({run.game for run in included})
+    differing = _differing(included)
+    usual = _usual(included, differing)
     cells: dict[Cell, list[Run]] = defaultdict(list)
     core_of = {}
-    kept.sort(key=lambda run: (run.seed is None, run.seed or 0, str(run.path)))
-    labels = _labels(kept, differing, usual)
-    for label, run in zip(labels, kept, strict=True):
+    included.sort(key=lambda run: (run.seed is None, run.seed or 0, str(run.path)))
+    labels = _labels(included, differing, usual)
+    for label, run in zip(labels, included, strict=True):
         core_of[label] = run.core
         same = next((r for r in cells[run.game, label] if r.seed is not None and r.seed == run.seed), None)
         if same is None:
@@ -179,15 +179,15 @@ def unusual_settings(runs: Sequence[Run]) -> list[dict[str, str]]:
 
 
 def _unusual(run: Run, differing: Sequence[str], usual: Mapping[str, str]) -> dict[str, str]:
-    known = {name: _show(name, run.settings) for name in differing if name in run.settings}
-    return {name: shown for name, shown in known.items() if usual.get(name) != shown}
+    settings = {name: _show(name, run.settings) for name in differing if name in run.settings}
+    return {name: shown for name, shown in settings.items() if usual.get(name) != shown}
 
 
 def _label(run: Run, differing: Sequence[str], usual: Mapping[str, str]) -> str:
-    known = _unusual(run, differing, usual)
-    options = known.pop("core_options", "default")
+    unusual = _unusual(run, differing, usual)
+    options = unusual.pop("core_options", "default")
     of_core = [] if options == "default" else [options]
-    return " · ".join([run.core, *of_core, *(f"{_words(name)} {shown}" for name, shown in known.items())])
+    return " · ".join([run.core, *of_core, *(f"{_words(name)} {shown}" for name, shown in unusual.items())])
 
 
 def _words(name: str) -> str:

@@ -258,8 +258,8 @@ def improvements(
     names, lines = _folded(label for label, _ in rows)
     with _axes(0.95 + (0.07 + 0.165 * lines) * len(rows), title) as (figure, axes):
         axes.set_xscale("symlog", linthresh=100, linscale=1.0)
-        known = [change for change in (*(change for _, change in rows), *beside) if change is not None]
-        left, right = min([*known, -100.0]), max([*known, 100.0])
+        changes = [change for change in (*(change for _, change in rows), *beside) if change is not None]
+        left, right = min([*changes, -100.0]), max([*changes, 100.0])
         marks = (-1e4, -1e3, -100, 0, 100, 1e3, 1e4, 1e5, 1e6)
         ticks = [t for t in (*marks, *((-50, 50) if right - left <= 600 else ())) if left <= t <= right]
         for place, (_, change) in enumerate(reversed(rows)):

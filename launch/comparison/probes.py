@@ -97,8 +97,8 @@ def read_probe(path: Path) -> Probe | str:
 
 def _config(path: Path) -> ProbeConfig:
     """Read a run's options; unknown ones, of other versions, are left out. Raises ValueError."""
-    known = {each.name for each in fields(ProbeConfig)}
-    saved = {name: value for name, value in read_config(path).items() if name in known}
+    names = {each.name for each in fields(ProbeConfig)}
+    saved = {name: value for name, value in read_config(path).items() if name in names}
     options = read_options(ProbeConfig, saved)
     if "task" not in options:
         raise ValueError("it does not say which task was trained")

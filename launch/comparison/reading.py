@@ -34,9 +34,9 @@ def _once(runs: Iterable[_Read], key: Callable[[_Read], Hashable], problems: lis
     """Leave out runs that are another one again, which would count as one more seed, and say so."""
     first: dict[Hashable, _Read] = {}
     for run in runs:
-        known = first.setdefault(key(run), run)
-        if known is not run:
-            problems.append(f"{run.path}: left out; it is {known.path} again, of the same seed")
+        earlier = first.setdefault(key(run), run)
+        if earlier is not run:
+            problems.append(f"{run.path}: left out; it is {earlier.path} again, of the same seed")
     return list(first.values())
 
 

@@ -48,6 +48,6 @@ def wins(core: str, baseline: str, millions: int, margin: float = 0.0) -> tuple[
     differ by no more than `margin` percent of the baseline's are the same.
     """
     changes = [published_improvement(game, core, baseline, millions) for game in PAPER_GAMES]
-    known = [change for change in changes if change is not None]
-    higher, lower = sum(c > margin for c in known), sum(c < -margin for c in known)
-    return higher, len(known) - higher - lower, lower
+    defined = [change for change in changes if change is not None]
+    higher, lower = sum(c > margin for c in defined), sum(c < -margin for c in defined)
+    return higher, len(defined) - higher - lower, lower

@@ -135,17 +135,17 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
     spec = read_spec(checkpoint)
     if (path / "config.json").is_file() and not config:
         wrong.append("config.json cannot be read" + ("; its checkpoint is read instead" if spec else ""))
-    known = {**config, **{name: value for name, value in spec.items() if value is not None}}
-    game = known.get("game") or known.get("env_id") or known.get("env")
-    core = core_name(str(known.get("core") or ""))
+    options = {**config, **{name: value for name, value in spec.items() if value is not None}}
+    game = options.get("game") or options.get("env_id") or options.get("env")
+    core = core_name(str(options.get("core") or ""))
     if not game or not core:
         return None, [_left_out(path, [*wrong, "neither config.json nor a checkpoint says what it trained"])]
     try:
-        game = canonical_game(game) if known.get("game") else str(game)
+        game = canonical_game(game) if options.get("game") else str(game)
     except ValueError as error:
         return None, [_left_out(path, [*wrong, str(error)])]
     rows = _rows(path, wrong)
-    evaluate = eval_command(path, *consent(core, str(known.get("env_id") or known.get("env"))))
+    evaluate = eval_command(path, *consent(core, str(options.get("env_id") or options.get("env"))))
     evaluations = _evaluations(path, evaluate, wrong)
     if not rows and not evaluations:
         trained = checkpoint is not None and int(checkpoint.name) > 0
@@ -165,9 +165,9 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         path=path,
         game=game,
         core=core,
-        core_options=_plain(known.get("core_options")),
+        core_options=_plain(options.get("core_options")),
         seed=_seed(path, config),
-        protocol=_protocol(config, spec) if known.get("game") else None,
+        protocol=_protocol(config, spec) if options.get("game") else None,
         settings=settings,
         steps=_steps(config),
         rows=rows,

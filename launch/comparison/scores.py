@@ -167,7 +167,7 @@ def older_scores(board: ScoreBoard) -> list[str]:
     return [f"{some} scored at step {step:,} of {run.last_step:,} trained; `{anew}` scores the newest agent."]
 
 
-def _best_known(run: Run, way: Way) -> Evaluation | None:
+def _best_evaluation(run: Run, way: Way) -> Evaluation | None:
     """Return the run's evaluation made in this way: highest step first, then most episodes, then newest.
 
     A quick look of a few episodes, for a video say, does not displace a whole evaluation.
@@ -199,7 +199,7 @@ def _spelled(protocol: str, trained_under: str | None) -> list[str]:
 
 def _evaluated(run: Run, protocol: str | None, greedy: bool) -> Score | str:
     """Return the score by the evaluation made in this way, or a line that says why there is none."""
-    evaluation = _best_known(run, (protocol, greedy))
+    evaluation = _best_evaluation(run, (protocol, greedy))
     if evaluation is None:
         return _not_evaluated(run, protocol, greedy)
     value = evaluation.life if evaluation.life is not None else evaluation.game
@@ -225,16 +225,16 @@ def _same_step(scores: list[Score], left_out: list[str]) -> list[Score]:
     if not scores:
         return []
     usual = statistics.median_low(score.step for score in scores)
-    kept = []
+    equal = []
     for score in scores:
         if about_equal(score.step, usual):
-            kept.append(score)
+            equal.append(score)
         else:
             left_out.append(
                 f"{score.run.path}: evaluated at step {score.step:,}, others of its series at {usual:,}; "
                 "its score is left out"
             )
-    return kept
+    return equal
 
 
 def _trained(run: Run, protocol: str | None) -> Score | str:

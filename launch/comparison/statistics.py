@@ -51,8 +51,8 @@ def iqm(scores: Scores) -> Array:
     whole = len(scores) * math.lcm(*counts)  # what one score weighs on average
     cut = number // 4 * whole
     inside = np.diff(np.clip(ends, cut, number * whole - cut), axis=-1, prepend=cut)
-    kept = (np.take_along_axis(every, order, axis=-1) * inside).sum(axis=-1)
-    return np.asarray(kept / (number * whole - 2 * cut))
+    total = (np.take_along_axis(every, order, axis=-1) * inside).sum(axis=-1)
+    return np.asarray(total / (number * whole - 2 * cut))
 
 
 def optimality_gap(scores: Scores, target: float = 1.0) -> Array:

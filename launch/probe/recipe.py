@@ -217,9 +217,9 @@ def _algorithmic(config: ProbeConfig, task: Task, metric: Metric, sizes: tuple[i
     Cores outside the backbone, such as GRU or your own, have the settings of its LSTM.
     """
     kind = find_core(config.core)
-    known = options_of(kind)
+    declared = options_of(kind)
     bare = not (isinstance(kind, type) and issubclass(kind, FastWeightCore))
-    of_core = {name: value for name, value in _BACKBONE.items() if name in known}
+    of_core = {name: value for name, value in _BACKBONE.items() if name in declared}
     spec = _spec(config, task, core_options=of_core, embedding_size=128 if bare else None, dropout=0.1)
     each = -(-sizes[0] // (config.batch_size or 64))  # updates in an epoch
     return Recipe(

@@ -34,15 +34,15 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     if not config and not checkpoints and not rows:
         raise UsageError(no_run(run_dir))
     spec = read_spec(checkpoints[-1] if checkpoints else None)
-    known = {**config, **{key: value for key, value in spec.items() if value is not None}}
-    lines = [("run", str(run_dir)), ("trains", subject(config) if of_probe else _subject(known))]
+    options = {**config, **{key: value for key, value in spec.items() if value is not None}}
+    lines = [("run", str(run_dir)), ("trains", subject(config) if of_probe else _subject(options))]
     if preset := config.get("preset"):
         purpose = f" ({PURPOSES[preset]})" if preset in PURPOSES else ""
         changes = ", ".join(overridden(config))
         lines.append(("preset", f"{preset}{purpose}" + (f", but {changes}" if changes else "")))
     if of_probe:
         lines += inputs(spec)
-    elif spec and (not known.get("game") or spec.get("normalised")):
+    elif spec and (not options.get("game") or spec.get("normalised")):
         lines.append(("observations", f"read as {reading(spec)}"))
     if uses := about.get("uses"):
         lines.append(("uses", f"{uses}, when it was last begun"))
@@ -54,13 +54,13 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     if checkpoints and (file := damaged_file(checkpoints[-1])) and checkpoints[-1].exists():
         damage.append(f"{file} of the newest checkpoint; eval and train go back to the one before")
     lines += [("damaged", line) for line in damage]
-    held = is_claimed(run_dir)
+    in_use = is_claimed(run_dir)
     at = time.time() if now is None else now
     if rows and of_probe:
         lines += progress(rows, about, at)
     elif rows:
         lines += _progress(rows[-1], config, at)
-        lines += _scores(rows, lives=bool(known.get("game")))
+        lines += _scores(rows, lives=bool(options.get("game")))
     lines.append(("checkpoints", _list_checkpoints(checkpoints)))
     evaluations = sorted((run_dir / "eval").glob("*.json"), key=lambda path: _status(path)[1])
     lines += [("evaluation", _evaluation(path)) for path in evaluations]
@@ -68,16 +68,16 @@ def describe_run(run_dir: Path, now: float | None = None) -> list[tuple[str, str
     videos = sorted((run_dir / "videos").glob("[!.]*.mp4"))
     lines += [("video", str(path)) for path in videos]
     lines.append(("disk", _disk(run_dir)))
-    if held:
+    if in_use:
         lines.append(("held by", "another process, which trains here now"))
-    step = int(rows[-1]["step"]) if held and rows else int(checkpoints[-1].name) if checkpoints else 0
+    step = int(rows[-1]["step"]) if in_use and rows else int(checkpoints[-1].name) if checkpoints else 0
     if of_probe:
-        return lines + remaining(step, rows, about, run_dir, held)
-    words = consent(str(known.get("core")), str(known.get("env_id") or known.get("env")))
+        return lines + remaining(step, rows, about, run_dir, in_use)
+    words = consent(str(options.get("core")), str(options.get("env_id") or options.get("env")))
     evaluate = eval_command(run_dir, *words)
     if checkpoints and is_exported(checkpoints[-1]):
         return [*lines, ("next", f"an exported agent; {evaluate}")]
-    return lines + _remaining(step, config, rows, run_dir, held, evaluate)
+    return lines + _remaining(step, config, rows, run_dir, in_use, evaluate)
 
 
 def _remaining(
@@ -85,7 +85,7 @@ def _remaining(
     config: Mapping[str, Any],
     rows: list[dict[str, float]],
     run_dir: Path,
-    held: bool,
+    in_use: bool,
     evaluate: str,
 ) -> list[tuple[str, str]]:
     """List the steps left after `step`, and the command for them; `evaluate` is that of a finished run."""
@@ -99,10 +99,10 @@ def _remaining(
         return [("next", f"finished; {evaluate}"), ("further", further)]
     speed = next((row["sps"] for row in reversed(rows) if row.get("sps")), None)
     duration = f", {format_duration(left / speed)} at {speed:,.0f} steps/s" if speed else ""
-    moved = bool(rows) and not held and int(rows[-1]["step"]) != step
+    moved = bool(rows) and not in_use and int(rows[-1]["step"]) != step
     begun = f", from the newest checkpoint, step {step:,}" if moved else ""
     lines = [("remaining", f"{count(left, 'step')}{duration}{begun}")]
-    if held:
+    if in_use:
         return lines
     try:
         return [*lines, ("to go on", resume_command(config, run_dir))]
@@ -135,13 +135,13 @@ def _status(path: Path) -> tuple[int, float]:
     return status.st_size, status.st_mtime
 
 
-def _subject(known: Mapping[str, Any]) -> str:
+def _subject(options: Mapping[str, Any]) -> str:
     """Name the run's environment, core, stem, protocol and seed, as far as they are known."""
-    name = known.get("game") or known.get("env_id") or known.get("env") or "unknown environment"
-    subject = _with_options(name, known.get("env_options"))
-    core = _with_options(known.get("core"), known.get("core_options"))
-    parts = [subject, core, known.get("stem"), known.get("protocol")]
-    seed = known.get("seed")
+    name = options.get("game") or options.get("env_id") or options.get("env") or "unknown environment"
+    subject = _with_options(name, options.get("env_options"))
+    core = _with_options(options.get("core"), options.get("core_options"))
+    parts = [subject, core, options.get("stem"), options.get("protocol")]
+    seed = options.get("seed")
     return " · ".join(str(part) for part in [*parts, f"seed {seed}" if seed is not None else None] if part)
 
 

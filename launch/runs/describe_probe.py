@@ -58,10 +58,10 @@ def progress(
 
 
 def remaining(
-    step: int, rows: Sequence[Mapping[str, float]], about: Mapping[str, Any], run_dir: Path, held: bool
+    step: int, rows: Sequence[Mapping[str, float]], about: Mapping[str, Any], run_dir: Path, in_use: bool
 ) -> list[tuple[str, str]]:
     """List what it ended with, or the updates left after `step` and the command for them."""
-    if not held and (result := read_result(run_dir)):
+    if not in_use and (result := read_result(run_dir)):
         tested = " (test)" if result.is_tested else ""
         name = result.metric.replace("_", " ")
         text = f"{name}{tested} {result.value:.4g} after {count(result.updates, 'update')}"
@@ -75,7 +75,7 @@ def remaining(
     again = ["deltabeast", "probe", *option_words("config", run_dir), *option_words("run_dir", run_dir)]
     what = f"{count(left, 'update')}{duration}" if left else "its last evaluation or test"
     lines = [("remaining", what)]
-    return lines if held else [*lines, ("to go on", shlex.join(again))]
+    return lines if in_use else [*lines, ("to go on", shlex.join(again))]
 
 
 def _updates(about: Mapping[str, Any]) -> int | None:

@@ -84,7 +84,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         run_dir.mkdir(parents=True, exist_ok=True)
         self.path = run_dir / "logs.csv"
         self._last_step = -1 if resume_step is None else resume_step
-        self._known = columns
+        self._declared = columns
         self._columns: list[str] | None = None
         if resume_step is not None:
             self._columns = drop_rows_beyond(self.path, resume_step, columns, say)
@@ -107,8 +107,8 @@ class RunLog(AbstractContextManager["RunLog"]):
             # Every known column from the start: a metric missing from the first row (no game has ended yet)
             # needs its place in later ones.
             # Speeds of single actors and nodes, with a slash in their names, are for TensorBoard alone.
-            known = ("step", "time", *self._known)
-            self._columns = [*known, *(key for key in row if key not in known and "/" not in key)]
+            declared = ("step", "time", *self._declared)
+            self._columns = [*declared, *(key for key in row if key not in declared and "/" not in key)]
             self._file.write(csv_line(self._columns))
         cells = {key: f"{value:.8g}" for key, value in metrics.items()}
         cells |= {"step": str(step), "time": f"{now:.3f}"}

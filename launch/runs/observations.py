@@ -17,9 +17,9 @@ def reading(spec: Mapping[str, Any]) -> str:
         names = "channel" if channels == 1 else "channels"
         return f"a picture of {channels} {names} of {height} x {width}{how}"
     size = math.prod(shape)
-    told = [
+    parts = [
         "as they come" if how == "plain" else "scaled by their bounds where these are at most 10,000 apart"
     ]
     if chosen := spec.get("normalised"):
-        told.append(f"{len(chosen)} normalised by their running mean and standard deviation")
-    return ", ".join([f"a vector of {size} {'number' if size == 1 else 'numbers'}", *told])
+        parts.append(f"{len(chosen)} normalised by their running mean and standard deviation")
+    return ", ".join([f"a vector of {size} {'number' if size == 1 else 'numbers'}", *parts])

@@ -26,21 +26,21 @@ def thin(rows: Iterable[Row], most: int, stopped: Callable[[Row, Row], bool]) ->
     the time of training can still be told from that between a stop and its resume; unless there are more such
     rows than `most`.
     """
-    kept: dict[int, Row] = {}
+    chosen: dict[int, Row] = {}
     beside_stops: set[int] = set()
     stride, number, before = 1, -1, None
     for number, row in enumerate(rows):
         if before is not None and stopped(before, row):
             beside_stops |= {number - 1, number}
-            kept[number - 1] = before
+            chosen[number - 1] = before
         if number % stride == 0 or number in beside_stops:
-            kept[number] = row
-        if len(kept) >= 2 * most:
+            chosen[number] = row
+        if len(chosen) >= 2 * most:
             stride *= 2
             if len(beside_stops) > most:
                 beside_stops.clear()
-            kept = {i: row for i, row in kept.items() if i % stride == 0 or i in beside_stops}
+            chosen = {i: row for i, row in chosen.items() if i % stride == 0 or i in beside_stops}
         before = row
     if before is not None:
-        kept[number] = before
-    return [kept[i] for i in sorted(kept)]
+        chosen[number] = before
+    return [chosen[i] for i in sorted(chosen)]

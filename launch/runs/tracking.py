@@ -40,15 +40,15 @@ def open_tracker(service: Service, run_dir: Path, resumed: bool, say: Callable[[
     on.
     """
     names = read_object(run_dir / NAMES)
-    known = names.get(service) if resumed else None
+    identity = names.get(service) if resumed else None
     try:
-        tracker = _SERVICES[service](run_dir, known)
+        tracker = _SERVICES[service](run_dir, identity)
     except Exception as error:  # of a package with errors of its own
-        anew = f"remove {run_dir / NAMES} to begin a tracked run anew, " if known else ""
+        anew = f"remove {run_dir / NAMES} to begin a tracked run anew, " if identity else ""
         raise RunError(
             f"--track {service}: {one_line(error)}; mend {_WHERE[service]}, {anew}or train without --track"
         ) from error
-    if tracker.identity != known:
+    if tracker.identity != identity:
         files.write(run_dir / NAMES, json.dumps(names | {service: tracker.identity}) + "\n")
     return FailSafeSink(f"--track {service}", lambda: tracker, say)
 
@@ -59,10 +59,10 @@ class _Service(Sink):
 
 
 class _Wandb(_Service):
-    def __init__(self, run_dir: Path, known: str | None) -> None:
+    def __init__(self, run_dir: Path, identity: str | None) -> None:
         import wandb
 
-        self.identity = known or uuid.uuid4().hex[:8]
+        self.identity = identity or uuid.uuid4().hex[:8]
         self._run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
             id=self.identity,
@@ -86,7 +86,7 @@ class _Wandb(_Service):
 
 
 class _Mlflow(_Service):
-    def __init__(self, run_dir: Path, known: str | None) -> None:
+    def __init__(self, run_dir: Path, identity: str | None) -> None:
         # A server that is not there is said within seconds instead of minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
@@ -94,14 +94,14 @@ class _Mlflow(_Service):
 
         self._client = MlflowClient()
         self._sent: Any = None
-        if known is None:
+        if identity is None:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
             found = self._client.get_experiment_by_name(name)
             experiment = found.experiment_id if found else self._client.create_experiment(name)
-            known = self._client.create_run(experiment, run_name=_name(run_dir)).info.run_id
+            identity = self._client.create_run(experiment, run_name=_name(run_dir)).info.run_id
         else:
-            self._client.update_run(known, status="RUNNING")
-        self.identity = known
+            self._client.update_run(identity, status="RUNNING")
+        self.identity = identity
 
     def options(self, options: Options, headline: Sequence[str]) -> None:
         from mlflow.entities import Param

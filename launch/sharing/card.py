@@ -224,8 +224,8 @@ def _training(exported: Exported) -> str:
         name: value for name, value in exported.options.items()
         if name not in named and value != usual.get(name)
     }  # fmt: skip
-    told = f"With {', '.join(with_what)}." if with_what else "It is not known with which versions."
-    lines = [markdown(told)]
+    sentence = f"With {', '.join(with_what)}." if with_what else "It is not known with which versions."
+    lines = [markdown(sentence)]
     if options:
         listed = ", ".join(f"`{name}` {_plain(value)}" for name, value in options.items())
         again = f"Again: `{_again(exported)}`"

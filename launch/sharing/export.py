@@ -39,16 +39,16 @@ def export(config: ExportConfig, console: Console | None = None) -> Path:
     _check_folder(folder, loaded.run_dir)
     game = None if config.recording is None else read_game(config.recording, loaded)
     try:
-        known = [weights_digest(path) for path in checkpoint_paths(folder)]
+        digests = [weights_digest(path) for path in checkpoint_paths(folder)]
         checkpoint = export_agent(folder, loaded.step, loaded.agent, config.half)
         if others := sorted(path.name for path in set(checkpoint.parent.iterdir()) - {checkpoint}):
             tell(f"left beside it in {checkpoint.parent}: {', '.join(others)}")
-        is_new = weights_digest(checkpoint) not in known
+        is_new = weights_digest(checkpoint) not in digests
         if is_new:  # what was evaluated here was another agent
             _clear_evaluations(loaded.run_dir, folder, tell)
         _copy_config(loaded, folder)
         _copy_evaluations(loaded, folder, tell)
-        pages = PageFolder(folder, tell, is_ours=bool(known))
+        pages = PageFolder(folder, tell, is_ours=bool(digests))
         pictures = _pictures(loaded, folder, pages, tell)
         has_game = put_game(game, loaded, folder, is_new, tell)
         pages.write_page(CARD, write_card(_read(loaded, folder, pictures, has_game, config)))

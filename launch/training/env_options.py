@@ -31,6 +31,6 @@ def read_env_options(game: str | None, env_id: str | None, words: Mapping[str, A
     limit = {_LIMIT: Option(_LIMIT, (int,), (), None, "").read(given.pop(_LIMIT))} if _LIMIT in given else {}
     make = constructor(spec)
     # What is registered with the environment need not be given again, nor the number of a vector's.
-    known = {**({"num_envs": 1} if "num_envs" in options_of(make, skip=0) else {}), **spec.kwargs}
-    values = validate_options(env_id, make, {**known, **given}, parse=True, kind="environment", skip=0)
+    defaults = {**({"num_envs": 1} if "num_envs" in options_of(make, skip=0) else {}), **spec.kwargs}
+    values = validate_options(env_id, make, {**defaults, **given}, parse=True, kind="environment", skip=0)
     return {**{name: values[name] for name in given}, **limit}

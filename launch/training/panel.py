@@ -37,11 +37,11 @@ def bottleneck(shares: Mapping[str, float], reuse: float = 1.0) -> str:
     `shares` maps emulation, inference, learning and waiting to shares of the time, 0 to 1; each step is
     learned from `reuse` times.
     """
-    known = {part: shares[part] for part in PARTS if math.isfinite(shares.get(part, math.nan))}
-    if not known or max(known.values()) <= 0:
+    finite = {part: shares[part] for part in PARTS if math.isfinite(shares.get(part, math.nan))}
+    if not finite or max(finite.values()) <= 0:
         return "Not measured yet."
-    first, *others = sorted(known, key=lambda part: -known[part])
-    if others and known[first] - known[others[0]] < 0.05:
+    first, *others = sorted(finite, key=lambda part: -finite[part])
+    if others and finite[first] - finite[others[0]] < 0.05:
         return f"{first.capitalize()} and {others[0]} bound this run alike."
     often = f", each step {reuse:g} times," if first == "learning" and reuse > 1 else ""
     return f"{first.capitalize()}{often} bounds this run: {PARTS[first][1]}."
@@ -102,11 +102,11 @@ class Panel:
     def update(self, step: int, row: Mapping[str, float]) -> None:
         """Show a row of metrics (the keys of logs.csv) at an agent step."""
         self._step = step
-        known = {key: float(value) for key, value in row.items() if math.isfinite(value)}
+        numbers = {key: float(value) for key, value in row.items() if math.isfinite(value)}
         if self._live is not None:
-            self._live.update(self._render(known), refresh=True)
+            self._live.update(self._render(numbers), refresh=True)
         else:
-            say(self.console, self._line(known))
+            say(self.console, self._line(numbers))
 
     def print_eta(self, step: int) -> None:
         """Say once, soon after the first update, how long the run will take, unless it is a minute."""

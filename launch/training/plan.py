@@ -370,8 +370,8 @@ def checked_spec(config: TrainConfig, env: VectorEnv) -> AgentSpec:
 
 def observation_notes(env: VectorEnv, spec: AgentSpec) -> list[str]:
     """Say what the environment's observations are taken for, and warn of what is kept from the agent."""
-    told = not spec.game or spec.normalised
-    notes = [f"observations are read as {reading(vars(spec))}"] if told else []
+    describes = not spec.game or spec.normalised
+    notes = [f"observations are read as {reading(vars(spec))}"] if describes else []
     if parts := getattr(env.unwrapped, "left_out", ()):
         notes.append(f"warning: left out of the observations, not being numbers: {', '.join(parts)}")
     return notes
@@ -402,5 +402,5 @@ def learner_config(config: TrainConfig, total_steps: int) -> LearnerConfig:
 
 def hyperparameters(config: TrainConfig, agent: Agent) -> dict[str, Any]:
     """List what TensorBoard shows beside a run."""
-    kept = {name: value for name in DESCRIBING if (value := getattr(config, name)) is not None}
-    return {**kept, "stem": agent.spec.stem, "parameters": count_numbers(agent.parameters())}
+    given = {name: value for name in DESCRIBING if (value := getattr(config, name)) is not None}
+    return {**given, "stem": agent.spec.stem, "parameters": count_numbers(agent.parameters())}

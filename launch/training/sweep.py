@@ -183,12 +183,12 @@ class Sweep:
         elif what == "train":
             self._ended(number)
             steps, score = reply.value
-            told = f"step {steps:,}, game return {'none' if score is None else f'{score:,.1f}'}"
+            progress = f"step {steps:,}, game return {'none' if score is None else f'{score:,.1f}'}"
             if steps >= parse_steps(job.run.steps):
                 self.finished += 1
-                self._say(f"{job} finished: {told}")
+                self._say(f"{job} finished: {progress}")
             else:
-                self._say(f"{job} stopped: {told}")
+                self._say(f"{job} stopped: {progress}")
 
     def stop(self) -> None:
         """Let running jobs save and end, and forget the others."""

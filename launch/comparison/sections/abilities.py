@@ -59,8 +59,8 @@ def abilities(comparison: Comparison, board: ScoreBoard, style: Mapping[str, Loo
 
 def _tasks(board: ScoreBoard) -> dict[str, Task]:
     """Return the tasks of memory that any series has a score of, by ability."""
-    known = {game: find_task(game) for game, _ in board.cells}
-    return dict(sorted(((game, task) for game, task in known.items() if task), key=lambda item: item[1]))
+    tasks = {game: find_task(game) for game, _ in board.cells}
+    return dict(sorted(((game, task) for game, task in tasks.items() if task), key=lambda item: item[1]))
 
 
 def _estimate(board: ScoreBoard, game: str, label: str) -> Interval | None:

@@ -118,8 +118,8 @@ def series_curves(
         if found:
             curves[label] = found
             complete = whole([run.last_step for run in runs])
-            kept = [curve for curve, is_whole in zip(found, complete, strict=True) if is_whole]
-            bands[label] = band(kept, hold=seconds)
+            full = [curve for curve, is_whole in zip(found, complete, strict=True) if is_whole]
+            bands[label] = band(full, hold=seconds)
     return curves, bands
 
 

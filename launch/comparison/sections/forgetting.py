@@ -75,8 +75,10 @@ def _scores(evaluation: Evaluation) -> dict[float, float]:
 
 
 def _curve(scores: Mapping[float, float], place: Mapping[float, float]) -> Curve:
-    known = sorted(scores)
-    return Curve(np.array([place[every] for every in known]), np.array([scores[every] for every in known]))
+    intervals = sorted(scores)
+    return Curve(
+        np.array([place[every] for every in intervals]), np.array([scores[every] for every in intervals])
+    )
 
 
 def _shown(every: float) -> str:

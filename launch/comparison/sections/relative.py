@@ -118,6 +118,6 @@ def _of_pair(
     drawn = [Plot(name, f"Our runs: {better} relative to {baseline}.", figures)]
     cores = comparison.core_of[better], comparison.core_of[baseline]
     if cores[0] != cores[1]:
-        known = {change.game: name_of(change.game) for change in changes if is_published(change.game)}
-        drawn += published_pair(*cores, known, f"{name}-published", [change.percent for change in changes])
+        titles = {change.game: name_of(change.game) for change in changes if is_published(change.game)}
+        drawn += published_pair(*cores, titles, f"{name}-published", [change.percent for change in changes])
     return drawn

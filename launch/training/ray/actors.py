@@ -166,27 +166,27 @@ class Actors:
 
     def stage(self) -> str:
         counts = Counter(actor.stage for actor in self.all)
-        told = ", ".join(f"{count} {_WORDS[stage]}" for stage, count in sorted(counts.items()))
+        stages = ", ".join(f"{count} {_WORDS[stage]}" for stage, count in sorted(counts.items()))
         acting = self._at("acting")
         if not acting:
-            return f"actors: {told}"
+            return f"actors: {stages}"
         oldest = min(acting, key=lambda actor: actor.since)
-        return f"actors: {told}, {oldest} since {format_duration(time.monotonic() - oldest.since)}"
+        return f"actors: {stages}, {oldest} since {format_duration(time.monotonic() - oldest.since)}"
 
     def _died(self, actor: RemoteActor, error: Exception) -> None:
         how = "died" if isinstance(error, ProcessDied) else "failed"
-        told = str(error) if isinstance(error, ProcessDied | EnvironmentFailed) else repr(error)
+        reason = str(error) if isinstance(error, ProcessDied | EnvironmentFailed) else repr(error)
         cause = error if isinstance(error, EnvironmentFailed) else error.__cause__
         if not isinstance(error, ProcessDied):
             self._cluster.kill(actor.handle)  # its state is no longer known
         delay = actor.restarts.died()
         if not self._forgiving:
-            raise ActorError(f"{actor} {how}: {told}") from cause
+            raise ActorError(f"{actor} {how}: {reason}") from cause
         if delay is None:
             times = f"{BUDGET + 1} times in a row"
-            raise ActorError(f"actor {actor.index} {how} {times}, at last: {told}") from cause
+            raise ActorError(f"actor {actor.index} {how} {times}, at last: {reason}") from cause
         trace = trace_of(cause) if cause else ""
-        self._say(trace + "\n" * bool(trace) + f"{actor} {how}: {told}; it is restarted in {delay:g} s")
+        self._say(trace + "\n" * bool(trace) + f"{actor} {how}: {reason}; it is restarted in {delay:g} s")
         actor.enter("down")
         actor.again_at = time.monotonic() + delay
         actor.data = []

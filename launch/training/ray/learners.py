@@ -217,8 +217,8 @@ class Learners:
     def _updated(self) -> Outcome:
         learned, self._learning = self._learning, []
         errors = {rank: reply.error for rank, reply in self._results.items() if reply.error is not None}
-        told = [error for error in errors.values() if str(error) != ELSEWHERE]
-        for error in told:
+        causes = [error for error in errors.values() if str(error) != ELSEWHERE]
+        for error in causes:
             if isinstance(error, NonFiniteError):
                 raise error
         for rank, error in errors.items():

@@ -109,7 +109,7 @@ def wait_for_room(config: TrainConfig, cluster: Cluster, console: Console) -> to
     Raises UsageError if it will have none.
     """
     end = time.monotonic() + (_JOINING if cluster.is_elsewhere else 0.0)
-    told = False
+    announced = False
     while True:
         total = cluster.total()
         try:
@@ -119,7 +119,7 @@ def wait_for_room(config: TrainConfig, cluster: Cluster, console: Console) -> to
         except ValueError as error:
             if time.monotonic() >= end:
                 raise UsageError(str(error)) from error
-            if not told:
-                told = True
+            if not announced:
+                announced = True
                 say(console, f"waiting for machines that may join: {error}")
         time.sleep(0.5)
