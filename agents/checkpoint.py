@@ -130,8 +130,8 @@ def resolve_checkpoint(run_dir: Path | str, which: str | int = "latest") -> Path
             if checkpoint.step >= which:
                 return checkpoint.path
     steps = ", ".join(str(c.step) for c in checkpoints)
-    wanted = f"at step {which} or later" if isinstance(which, int) else f"'{which}'"
-    raise FileNotFoundError(f"no checkpoint {wanted} in {run_dir}; there are: latest, {steps}")
+    request = f"at step {which} or later" if isinstance(which, int) else f"'{which}'"
+    raise FileNotFoundError(f"no checkpoint {request} in {run_dir}; there are: latest, {steps}")
 
 
 def save_checkpoint(

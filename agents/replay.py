@@ -105,8 +105,8 @@ class ReplayBuffer:
         if not len(slots) or not n:
             return None
         rng = np.random.default_rng((version, *self._seed))
-        drawn = rng.integers((len(slots), self._rings[0].shape[2]), size=(n, 2))
-        places = [(int(slots[i]), env) for i, env in drawn.tolist()]
+        draws = rng.integers((len(slots), self._rings[0].shape[2]), size=(n, 2))
+        places = [(int(slots[i]), env) for i, env in draws.tolist()]
         unroll = self._gather(places)
         return replace(
             unroll,

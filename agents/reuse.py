@@ -30,13 +30,13 @@ def minibatches(
         )
     counted = batch if batch.counted == "itself" else batch.counted
     rng = np.random.default_rng(seed)
-    for left in reversed(range(passes)):
+    for passes_left in reversed(range(passes)):
         if size == batch.num_envs:
-            yield replace(batch, counted=None) if left else batch
+            yield replace(batch, counted=None) if passes_left else batch
             continue
         order = torch.from_numpy(rng.permutation(batch.num_envs))
         for start in range(0, batch.num_envs, size):
-            last = not left and start + size == batch.num_envs
+            last = not passes_left and start + size == batch.num_envs
             yield replace(select(batch, order[start : start + size]), counted=counted if last else None)
 
 

@@ -40,24 +40,24 @@ def check_shapes(build: Callable[[], Made], shapes: Shapes) -> Made:
     Raises WrongShapes unless names and shapes are the same, early if there are far more, and whatever `build`
     raises.
     """
-    made = build_on_meta(build, 10 * len(shapes) + 100)
-    described = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
+    module = build_on_meta(build, 10 * len(shapes) + 100)
+    described = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     for name in sorted({*shapes, *described}):
         if described.get(name) != shapes.get(name):
-            there, wanted = (_spell(of.get(name)) for of in (shapes, described))
-            raise WrongShapes(f"{name}: expected {wanted} from agent.json, found {there}")
-    return made
+            there, expected = (_spell(of.get(name)) for of in (shapes, described))
+            raise WrongShapes(f"{name}: expected {expected} from agent.json, found {there}")
+    return module
 
 
 @contextmanager
 def _at_most(count: int) -> Iterator[None]:
     """Raise WrongShapes once more than `count` parameters, buffers and modules are registered inside."""
-    made = 0
+    total = 0
 
     def one_more(*_: object) -> None:
-        nonlocal made
-        made += 1
-        if made > count:
+        nonlocal total
+        total += 1
+        if total > count:
             raise WrongShapes(f"it has more than {count:,} modules and tensors")
 
     with ExitStack() as stack:

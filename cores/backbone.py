@@ -83,13 +83,16 @@ class FastWeightCore(Core):
     def initial_state(self, batch_size: int, device: torch.device | str | None = None) -> State:
         weight = self.input_proj.weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
-        made: Any = {"dtype": dtype, "device": device or weight.device}
+        factory_kwargs: Any = {"dtype": dtype, "device": device or weight.device}
         return self.join(
             [
-                tuple(torch.zeros(batch_size, *part.shape, **made) for part in memory.layer_state_parts())
+                tuple(
+                    torch.zeros(batch_size, *part.shape, **factory_kwargs)
+                    for part in memory.layer_state_parts()
+                )
                 for memory in self.memories()
             ]
-        ) + ((torch.zeros(batch_size, 1, **made),) if self.clock else ())
+        ) + ((torch.zeros(batch_size, 1, **factory_kwargs),) if self.clock else ())
 
     def split(self, state: State) -> Iterable[State]:
         """Split the state into the layers' shares, each tensor `[B, ...]`."""

@@ -73,38 +73,38 @@ def _violations(core: Core, x: Tensor, allowed: float) -> list[str]:
             _unrolls, cut=len(x), broken=True
         ),
     }
-    found = [
+    faults = [
         f"{what}{where}"
         for what, way in ways.items()
         if (where := _difference(way(core, x, reset), truth, allowed))
     ]
-    return found + _of_states(core, x, truth)
+    return faults + _of_states(core, x, truth)
 
 
 def _of_states(core: Core, x: Tensor, truth: Result) -> list[str]:
     y, state = truth
     B = len(y[0])
     initial = _initial_state(core, B, x)
-    found = []
+    faults = []
     if any(part.any() for part in initial):
-        found.append("its initial state is not zero")
+        faults.append("its initial state is not zero")
     for row in range(B):
         if state and all(
             torch.equal(part[row], begin[row]) for part, begin in zip(state, initial, strict=True)
         ):
-            found.append(f"its state stays what it was (row {row})")
+            faults.append(f"its state stays what it was (row {row})")
             break
-    given = tuple(part.clone() for part in state)
+    before = tuple(part.clone() for part in state)
     nothing = torch.zeros(B, dtype=torch.bool, device=x.device)
-    remembering, _ = core.step(x[-1], given, nothing)
-    if not all(map(torch.equal, given, state)):
-        found.append("a step writes into the state that it is given")
-    core.unroll(x, given := tuple(part.clone() for part in state), nothing.expand(len(x), B))
-    if not all(map(torch.equal, given, state)):
-        found.append("an unroll writes into the state that it is given")
+    remembering, _ = core.step(x[-1], before, nothing)
+    if not all(map(torch.equal, before, state)):
+        faults.append("a step writes into the state that it is given")
+    core.unroll(x, before := tuple(part.clone() for part in state), nothing.expand(len(x), B))
+    if not all(map(torch.equal, before, state)):
+        faults.append("an unroll writes into the state that it is given")
     if state and torch.equal(remembering, core.step(x[-1], initial, nothing)[0]):
-        found.append("its output does not depend on its state")
-    return found
+        faults.append("its output does not depend on its state")
+    return faults
 
 
 def _each_episode_alone(core: Core, x: Tensor, reset: Tensor) -> Result:
@@ -166,9 +166,9 @@ def _initial_state(core: Core, rows: int, x: Tensor) -> State:
 
 def _difference(result: Result, truth: Result, allowed: float) -> str:
     """Say where a result first differs from the truth, and by how much; nothing if it does not."""
-    shapes, wanted = ([[*part.shape] for part in (y, *state)] for y, state in (result, truth))
-    if shapes != wanted:
-        return f" (shapes of output and state are {shapes}, not {wanted})"
+    shapes, expected = ([[*part.shape] for part in (y, *state)] for y, state in (result, truth))
+    if shapes != expected:
+        return f" (shapes of output and state are {shapes}, not {expected})"
     excess = _excess(result[0], truth[0], allowed, dims=2)
     if bool((excess > 1).any()):
         t, row = (excess > 1).nonzero()[0].tolist()

@@ -67,8 +67,8 @@ class Features(nn.Module):
         self.feature_map, self.normalise, self.dpfp_nu = feature_map, normalise, dpfp_nu
         m = favor_features or head_size
         self.size = {"dpfp": 2 * head_size * dpfp_nu, "favor": 2 * m}.get(feature_map, head_size)
-        drawn = orthogonal_normal(m, head_size) if feature_map == "favor" else None
-        self.random = None if drawn is None else nn.Parameter(drawn, requires_grad=False)
+        projection = orthogonal_normal(m, head_size) if feature_map == "favor" else None
+        self.random = None if projection is None else nn.Parameter(projection, requires_grad=False)
         """favor's random matrix `[m, h]`, not trained; a parameter, so that it travels with the weights.
 
         Drawn once: Choromanski et al. redraw it while training, but what was written with one matrix cannot

@@ -61,5 +61,5 @@ class Feedforward(Core):
         if last.shape != shape:
             raise ValueError(f"feedforward: the state is {list(last.shape)}; give {list(shape)}")
         if reset.shape != x.shape[:2] or reset.dtype is not torch.bool:
-            given = f"{reset.dtype} {list(reset.shape)}"
-            raise ValueError(f"feedforward: reset is {given}; give torch.bool {list(x.shape[:2])}")
+            actual = f"{reset.dtype} {list(reset.shape)}"
+            raise ValueError(f"feedforward: reset is {actual}; give torch.bool {list(x.shape[:2])}")

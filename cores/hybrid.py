@@ -119,11 +119,11 @@ def _why_not(name: str, memories: Mapping[str, type[FastWeights]]) -> str:
 
 def memories_by_core() -> dict[str, type[FastWeights]]:
     """Return the memories of the registered cores in the backbone: each once, under its first name."""
-    found: dict[str, type[FastWeights]] = {}
+    memories: dict[str, type[FastWeights]] = {}
     for name in core_names():
         core = find_core(name)
         if isinstance(core, type) and issubclass(core, FastWeightCore):
             memory = getattr(core, "memory", None)
-            if memory is not None and memory not in found.values():
-                found[name] = memory
-    return found
+            if memory is not None and memory not in memories.values():
+                memories[name] = memory
+    return memories

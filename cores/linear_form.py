@@ -146,8 +146,8 @@ def join(forms: Sequence[LinearForm]) -> LinearForm:
 
 
 def _join(parts: Iterable[Tensor | None]) -> Tensor | None:
-    found = [part for part in parts if part is not None]
-    return torch.cat(found) if found else None
+    present = [part for part in parts if part is not None]
+    return torch.cat(present) if present else None
 
 
 def last_outputs(y0: Tensor, y: Tensor, reset: Tensor) -> Tensor:

@@ -109,10 +109,10 @@ def shares(form: LinearForm, t: int) -> Shares:
     weight = torch.cat([each for _, each in reversed(weights)])
     written = (u[: len(weight)] * weight).unflatten(0, (t + 1, -1)).movedim(1, 3)
     # Selects, since what an earlier episode wrote, or what has left the window, may be nan.
-    seen = (episode == episode[-1]) & (age <= _reach(form)).unsqueeze(1).to(episode.device)
+    visible = (episode == episode[-1]) & (age <= _reach(form)).unsqueeze(1).to(episode.device)
     begun = episode[-1] > 0
     return Shares(
-        torch.where(seen[:, :, None, None, None], written, 0.0),
+        torch.where(visible[:, :, None, None, None], written, 0.0),
         torch.where(begun[:, None, None], 0.0, initial[0]),
     )
 
@@ -154,11 +154,11 @@ def fraction_matrix(form: LinearForm, over_heads: bool = False, first: int = 0) 
             steps[later, j] += _project(u[n] * weight, direction[later], scale[later], axes)
     age = torch.arange(first, T).unsqueeze(1) - torch.arange(T)
     near = (age <= _reach(form)).unsqueeze(2).to(episode.device)
-    seen = (episode[first:].unsqueeze(1) == episode) & near
+    visible = (episode[first:].unsqueeze(1) == episode) & near
     whole = episode[first:] == 0
     if not over_heads:
-        seen, whole = seen.unsqueeze(-1), whole.unsqueeze(-1)
-    return Fractions(torch.where(seen, steps, 0.0), torch.where(whole, initial, 0.0))
+        visible, whole = visible.unsqueeze(-1), whole.unsqueeze(-1)
+    return Fractions(torch.where(visible, steps, 0.0), torch.where(whole, initial, 0.0))
 
 
 @torch.no_grad()
@@ -323,8 +323,8 @@ def _walk_attention(form: AttentionForm, first: int, last: int) -> Iterator[tupl
         yield j, weight.flatten(2).unsqueeze(-1)
     initial = weights[:slots].unsqueeze(-1) * form.u[:slots, None, :, :, None]
     if erase is None:  # slots that have left the window, where u may be nan
-        gone = torch.arange(first, last + 1) > torch.arange(slots).unsqueeze(1)
-        initial = initial.masked_fill(gone[..., None, None, None, None].to(initial.device), 0)
+        expired = torch.arange(first, last + 1) > torch.arange(slots).unsqueeze(1)
+        initial = initial.masked_fill(expired[..., None, None, None, None].to(initial.device), 0)
     yield -1, initial.sum(0).flatten(2, 3)
 
 
@@ -357,5 +357,5 @@ def _replay_attention(form: AttentionForm) -> Iterator[Tensor]:
             values[slots + t] -= (
                 form.erase_weights[t].movedim(-1, 0).unsqueeze(-1) * values[t : t + slots]
             ).sum(0)
-        seen = values[t : t + slots + 1].movedim(0, -1).unsqueeze(2)
-        yield read(seen, weights).flatten(1, 2)
+        visible = values[t : t + slots + 1].movedim(0, -1).unsqueeze(2)
+        yield read(visible, weights).flatten(1, 2)

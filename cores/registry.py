@@ -110,15 +110,15 @@ def without_defaults(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         declared = options_of(find_core(name))
     except ValueError:
         declared = {}
-    found = {}
+    others = {}
     for option, value in options.items():
         if option in declared:
             with contextlib.suppress(ValueError):
                 value = declared[option].check(value)
             if value == declared[option].default:
                 continue
-        found[option] = value
-    return found
+        others[option] = value
+    return others
 
 
 def find_core(name: str) -> Factory:

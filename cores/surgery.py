@@ -195,10 +195,10 @@ def step_without_writes(core: Core, x: Tensor, state: State, reset: Tensor) -> S
     layers: list[State | None] = []
     with watch_traces(core, lambda _, memory, trace: layers.append(_without_writes(memory, trace))):
         _, after = core.step(x, state, reset)
-    found = [layer for layer in layers if layer is not None]
-    if not isinstance(core, FastWeightCore) or len(found) < len(layers):
+    states = [layer for layer in layers if layer is not None]
+    if not isinstance(core, FastWeightCore) or len(states) < len(layers):
         return None
-    of_layers = core.join(found)
+    of_layers = core.join(states)
     return (*of_layers, *after[len(of_layers) :])
 
 
@@ -227,8 +227,8 @@ def _tensors_after(memory: FastWeights, form: DeltaForm) -> dict[int, Tensor]:
     if (C is None) != (momentum is None):
         return {}
     parts, columns = memory.state_parts(), memory.form_columns()
-    found = {i: W[..., first : first + parts[i].shape[-1]] for i, first in columns.items()}
-    return found if C is None or momentum is None else {**found, momentum: C}
+    tensors = {i: W[..., first : first + parts[i].shape[-1]] for i, first in columns.items()}
+    return tensors if C is None or momentum is None else {**tensors, momentum: C}
 
 
 def nearly_equal(one: Tensor, other: Tensor) -> bool:

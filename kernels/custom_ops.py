@@ -59,8 +59,8 @@ class KernelSignature:
 
     def num_writes(self, tensors: Mapping[str, Any]) -> int:
         """Return the number of writes per step: S of inputs `[T, B, H, S, ...]`, else one."""
-        given = (tensors.get(name) for name in self.per_step)
-        return next((x.shape[3] for x in given if x is not None and x.dim() == 5), 1)
+        inputs = (tensors.get(name) for name in self.per_step)
+        return next((x.shape[3] for x in inputs if x is not None and x.dim() == 5), 1)
 
     @cached_property
     def differentiable_outputs(self) -> tuple[str, ...]:

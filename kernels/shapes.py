@@ -66,12 +66,12 @@ class Shapes:
         """
         if len(inputs) != len(self.names):
             raise ValueError(f"{rule}: give {', '.join(self.names)}, not {len(inputs)} inputs")
-        given, first = [x.shape for x in inputs], self.dimensions[0]
-        if len(given[0]) != len(first):
-            raise ValueError(f"{rule}: give {self.names[0]} [{', '.join(first)}], not {list(given[0])}")
-        sizes = [given[i][at] if len(given[i]) >= -at else 1 for i, at in self._sources]
-        if 0 in sizes or given != self._shapes(*sizes):
-            raise ValueError(f"{rule}: {self._disagreement(sizes, given)}")
+        shapes, first = [x.shape for x in inputs], self.dimensions[0]
+        if len(shapes[0]) != len(first):
+            raise ValueError(f"{rule}: give {self.names[0]} [{', '.join(first)}], not {list(shapes[0])}")
+        sizes = [shapes[i][at] if len(shapes[i]) >= -at else 1 for i, at in self._sources]
+        if 0 in sizes or shapes != self._shapes(*sizes):
+            raise ValueError(f"{rule}: {self._disagreement(sizes, shapes)}")
         *floats, reset = inputs
         dtypes, devices = {x.dtype for x in floats}, {x.device for x in inputs}
         if reset.dtype is not torch.bool or len(dtypes) > 1 or len(devices) > 1:
@@ -102,18 +102,18 @@ class Shapes:
         return tuple(inputs)
 
     def _disagreement(self, sizes: list[int], shapes: list[torch.Size]) -> str:
-        given = {name: list(shape) for name, shape in zip(self.names, shapes, strict=True)}
-        for name, shape in given.items():
+        by_name = {name: list(shape) for name, shape in zip(self.names, shapes, strict=True)}
+        for name, shape in by_name.items():
             if 0 in shape:
                 return f"{name} is {shape}; every size must be at least 1"
         name, should = next(
             (name, list(shape))
             for name, shape in zip(self.names, self._shapes(*sizes), strict=True)
-            if given[name] != list(shape)
+            if by_name[name] != list(shape)
         )
         sources = dict.fromkeys(self.names[number] for number, _ in self._sources)
-        beside = " and ".join(f"{source} {given[source]}" for source in sources if source != name)
-        return f"{name} is {given[name]}; {f'with {beside} ' if beside else ''}give {should}"
+        beside = " and ".join(f"{source} {by_name[source]}" for source in sources if source != name)
+        return f"{name} is {by_name[name]}; {f'with {beside} ' if beside else ''}give {should}"
 
     def _mixture(self, inputs: tuple[Tensor, ...]) -> str:
         device = inputs[0].device

@@ -87,8 +87,8 @@ def _slow_gradients(needed: Named, grads: Named) -> dict[str, Tensor]:
 
     dx is the gradient of the input that each was added to, which backward fills anyway.
     """
-    found = {f"R{name}": sum_of_outer(needed["g"], grads[name]) for name in "qkv"}
-    return found | {"rb": sum_of_outer(needed["g"], grads["beta"].unsqueeze(-1)).squeeze(-1)}
+    gradients = {f"R{name}": sum_of_outer(needed["g"], grads[name]) for name in "qkv"}
+    return gradients | {"rb": sum_of_outer(needed["g"], grads["beta"].unsqueeze(-1)).squeeze(-1)}
 
 
 RECURRENT_DELTA = KernelSignature(

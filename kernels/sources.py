@@ -32,10 +32,12 @@ def digests(*eager: Any) -> dict[str, str]:
     not what it reaches through an object, such as a module's `forward`: pass that as well.
     Raises OSError if a source cannot be read.
     """
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for each in eager:
-        _visit(each, found)
-    return {name: hashlib.sha256(source.encode()).hexdigest()[:16] for name, source in sorted(found.items())}
+        _visit(each, sources)
+    return {
+        name: hashlib.sha256(source.encode()).hexdigest()[:16] for name, source in sorted(sources.items())
+    }
 
 
 def find_edited(recorded: Mapping[str, str], *eager: Any) -> str | None:
@@ -44,10 +46,10 @@ def find_edited(recorded: Mapping[str, str], *eager: Any) -> str | None:
     `recorded`: their digests when the kernels were last tested against them.
     """
     try:
-        found = digests(*eager)
+        current = digests(*eager)
     except Exception:  # a lambda's source may be no statement, an object has none
         return f"{', '.join(map(name_of, eager))} has no source to compare"
-    differing = [name for name, digest in found.items() if recorded.get(name) != digest]
+    differing = [name for name, digest in current.items() if recorded.get(name) != digest]
     edited = next((name for name in differing if name in recorded), None)
     if edited:
         return f"{edited} was edited"

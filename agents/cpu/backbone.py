@@ -37,10 +37,10 @@ def plan(core: FastWeightCore) -> native.Plan | None:
     shells, memories, substitutes = set(), [], {}
     layers: Any = core.layers._modules.values()
     for layer in layers:
-        found = _describe(layer)
-        if found is None:
+        description = _describe(layer)
+        if description is None:
             return None
-        shell, memory, own, gates = found
+        shell, memory, own, gates = description
         shells.add(shell)
         memories.append(memory.memory)
         first = len(weights) + len(own)
@@ -72,10 +72,10 @@ def _describe(layer: nn.Module) -> tuple[Any, MemoryStep, list[Any], list[Any]] 
     gates = gates or [None] * native.OF_GATES
     inside = memory, ff, *memory._modules.values()
     own = norm, memory._modules["slow_net"], out, ff_norm, *ff._modules.values()
-    weights, found = weights_of(*own, kinds=_LAYER), memory_step(memory)
-    if not weights or found is None or any(map(is_hooked, inside)):
+    weights, native_memory = weights_of(*own, kinds=_LAYER), memory_step(memory)
+    if not weights or native_memory is None or any(map(is_hooked, inside)):
         return None
-    return (memory.num_heads, norm.eps, ff_norm.eps, gated), found, weights, gates
+    return (memory.num_heads, norm.eps, ff_norm.eps, gated), native_memory, weights, gates
 
 
 def _weights_of_gate(gate: nn.Module) -> list[Any]:
@@ -89,16 +89,16 @@ def _weights_of_gate(gate: nn.Module) -> list[Any]:
 
 
 def new_cache(core: FastWeightCore, steps: int, rows: int) -> ForwardCache | None:
-    found = plan(core)
-    return None if found is None else native.new_cache(found, steps, rows)
+    prepared = plan(core)
+    return None if prepared is None else native.new_cache(prepared, steps, rows)
 
 
 def step(
     core: FastWeightCore, x: Tensor, state: State, reset: Tensor, cache: ForwardCache | None
 ) -> tuple[Tensor, State] | None:
     """Like `core.step`, written into the cache if there is one; None where C cannot."""
-    found = plan(core) if cache is None else cache.prepared[0]
-    return None if found is None else native.step(found, x, state, reset, cache)
+    prepared = plan(core) if cache is None else cache.prepared[0]
+    return None if prepared is None else native.step(prepared, x, state, reset, cache)
 
 
 def steps(core: FastWeightCore, state: State, cache: ForwardCache) -> CoreSteps | None:
@@ -110,19 +110,19 @@ def unroll(
     core: FastWeightCore, x: Tensor, state: State, reset: Tensor, cache: ForwardCache
 ) -> tuple[Tensor, State, Stats] | None:
     """Like `core.unroll_with_stats`, from what an actor's steps computed; None where those are others."""
-    found = plan(core)
-    if found is None or not cache.matches(x, found.weights):
+    prepared = plan(core)
+    if prepared is None or not cache.matches(x, prepared.weights):
         return None
     if torch.is_grad_enabled():  # tensors made in inference_mode could not be differentiated
         state = tuple(part.clone() if part.is_inference() else part for part in state)
-    weights: list[Any] = list(found.weights)
+    weights: list[Any] = list(prepared.weights)
     (stream, middle, hidden), rest = cache.tensors[:3], cache.tensors[3:]
-    projected, inside = rest[: len(found.memories)], rest[len(found.memories) :]
+    projected, inside = rest[: len(prepared.memories)], rest[len(prepared.memories) :]
     x, state, time = core.with_time(x, state, reset)
     x, traces = cached_linear(stream[0], x, *weights[:2]), []
     for i, (memory, before) in enumerate(zip(core.memories(), core.split(state), strict=True)):
-        layer_weights, eps = weights[2 + native.OF_LAYER * i :], found.shape.eps
-        own = [each[i] for each in inside] if native.stores_rule(found.memories[i]) else []
+        layer_weights, eps = weights[2 + native.OF_LAYER * i :], prepared.shape.eps
+        own = [each[i] for each in inside] if native.stores_rule(prepared.memories[i]) else []
         heads = cached_normalized_linear(projected[i], x, eps, *layer_weights[:4])
         y, trace = _memory(memory, heads, before, reset, own, tuple(cache.after[i]))
         values = middle[i], hidden[i], stream[i + 1]

@@ -273,10 +273,10 @@ def _errors(rounded: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> dict[
     return errors
 
 
-def _near(actual: Tensor, wanted: Tensor, tolerance: float, rounding: float = 0.0) -> bool:
-    """Return whether their distance is at most `tolerance` times the norm of `wanted`, plus `rounding`."""
-    allowed = tolerance * float(torch.linalg.vector_norm(wanted)) + rounding + 1e-6
-    return float(torch.dist(actual, wanted)) <= allowed
+def _near(actual: Tensor, expected: Tensor, tolerance: float, rounding: float = 0.0) -> bool:
+    """Return whether their distance is at most `tolerance` times the norm of `expected`, plus `rounding`."""
+    allowed = tolerance * float(torch.linalg.vector_norm(expected)) + rounding + 1e-6
+    return float(torch.dist(actual, expected)) <= allowed
 
 
 def _same_weights_after(

@@ -93,12 +93,12 @@ def steps(
     assert w1 is not None and w2 is not None and w_p is not None and w_v is not None
     rows, sizes = observed.done.shape[1], (w1.shape[1], len(w1), len(w2), core.sizes[1], len(w_p))
     expected = sizes[:2], sizes[1:3], (sizes[2] + 1, sizes[3]), sizes[3:], (sizes[3], 1)
-    given = w1.mT.shape, w2.mT.shape, core.sizes, w_p.mT.shape, w_v.mT.shape
+    actual = w1.mT.shape, w2.mT.shape, core.sizes, w_p.mT.shape, w_v.mT.shape
     tensors = (*observed, *chosen)
     if not (
         rows
         and dense.is_supported(observed.observation, weights)
-        and expected == given
+        and expected == actual
         and observed.observation.shape[-1] == sizes[0]
         and all(x.is_contiguous() for x in tensors)
     ):

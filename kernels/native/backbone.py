@@ -229,7 +229,7 @@ def step(
     if (
         not dense.is_supported(x)
         or before is None
-        or x.shape != (B, _given(plan.shape))
+        or x.shape != (B, _input_size(plan.shape))
         or B == 0
         or not (cache is None or cache.has_room(B))
         or reset.shape != (B,)
@@ -268,7 +268,7 @@ def steps(plan: Plan, state: tuple[Tensor, ...], cache: ForwardCache) -> CoreSte
     pointers = [layers, plan.pointers, *states, place]
     arguments = _Steps(*map(ctypes.addressof, pointers))
     references = pointers, plan.owners, before, even, odd, cache.tensors, cache.prepared
-    sizes = _given(plan.shape), plan.shape.hidden
+    sizes = _input_size(plan.shape), plan.shape.hidden
     return CoreSteps("backbone_core", arguments, references, earlier, sizes, _work(plan))
 
 
@@ -323,7 +323,7 @@ def _state_pointers(state: ByLayer) -> Any:
     return _pointers([part for parts in state for part in (*parts, *[None] * (_STATES - len(parts)))])
 
 
-def _given(shape: Shape) -> int:
+def _input_size(shape: Shape) -> int:
     return shape.inputs - 2 * shape.clock
 
 

@@ -59,9 +59,9 @@ def library(source: str, define: str | None = None) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(_build(source, define, threads=True)))
     except (OSError, CannotBuildError):
-        made = _build(source, define, threads=False)
+        path = _build(source, define, threads=False)
     try:
-        return ctypes.CDLL(str(made))
+        return ctypes.CDLL(str(path))
     except OSError as error:  # a folder from which nothing may be executed, for one
         raise CannotBuildError(f"cannot load C kernels: {error}") from error
 
@@ -186,14 +186,14 @@ def _run(command: list[str], source: str, workshop: str) -> None:
 
 def _find(folder: Path, name: str) -> Path | None:
     """Return an intact library built earlier; its name ends in its digest, as a damaged one could crash."""
-    for made in folder.glob(f"{name}-*.so"):
+    for path in folder.glob(f"{name}-*.so"):
         try:
-            if only_mine(made) and made.stem == f"{name}-{_digest(made.read_bytes())}":
-                return made
+            if only_mine(path) and path.stem == f"{name}-{_digest(path.read_bytes())}":
+                return path
         except FileNotFoundError:  # another process removed it first
             continue
-        _warn(f"{made} was damaged, or others could write to it; it is built anew")
-        made.unlink(missing_ok=True)
+        _warn(f"{path} was damaged, or others could write to it; it is built anew")
+        path.unlink(missing_ok=True)
     return None
 
 

@@ -67,17 +67,17 @@ def _check(name: str, x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> None:
         raise ValueError(f"{name}: x is {list(x.shape)}; give [N, C, H, W]")
     channels = x.shape[1]
     for weight, bias in layers:
-        wanted = [len(weight), channels, 3, 3]
-        if list(weight.shape) != wanted or list(bias.shape) != wanted[:1]:
-            given = f"weight is {list(weight.shape)} and bias {list(bias.shape)}"
-            raise ValueError(f"{name}: {given}; give {wanted} and {wanted[:1]}")
+        expected = [len(weight), channels, 3, 3]
+        if list(weight.shape) != expected or list(bias.shape) != expected[:1]:
+            actual = f"weight is {list(weight.shape)} and bias {list(bias.shape)}"
+            raise ValueError(f"{name}: {actual}; give {expected} and {expected[:1]}")
         channels = len(weight)
 
 
 def _is_supported(x: Tensor, *weights: Tensor) -> bool:
     autocast = torch.is_autocast_enabled("cpu")
-    wanted = torch.get_autocast_dtype("cpu") if autocast else torch.float32
-    if x.device.type != "cpu" or x.dtype is not wanted or not _fits(x.shape[1]):
+    dtype = torch.get_autocast_dtype("cpu") if autocast else torch.float32
+    if x.device.type != "cpu" or x.dtype is not dtype or not _fits(x.shape[1]):
         return False
     usual = all(w.device.type == "cpu" and w.dtype is torch.float32 and _fits(len(w)) for w in weights)
     return usual and _in_c(x.dtype)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..reference import kernel
 from .apart import differentiated_apart
 from .chunked import _mark_broken, _set_aside_broken
-from .gated import left
+from .gated import survival
 
 SPAN = 64
 """Most steps at once: products cost O(M + C) per step."""
@@ -28,12 +28,12 @@ def attention(normalise: bool, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor,
         now = _Span(reset[part], states[0], decay[part])
         seen_keys, seen_values, seen_live = now.join(k[part], v[part], *states)
         scores = _rows(q[part]) @ seen_keys.mT * q.shape[-1] ** -0.5 + now.by_age(_rows(bias[part]))
-        weight = now.left * seen_live.unsqueeze(-2)
+        weight = now.survival * seen_live.unsqueeze(-2)
         if normalise:
             scores = scores.masked_fill(weight == 0, -torch.inf)
             scores = scores - scores.amax(-1, keepdim=True).detach()
         weights = scores.masked_fill(~now.sees, -torch.inf).exp()
-        shares = weights * now.left
+        shares = weights * now.survival
         if normalise:
             # Before the product: where a step sees itself alone, its scores then have no gradient at all.
             shares = shares / (weights * weight).sum(-1, keepdim=True)
@@ -50,15 +50,15 @@ def deltaformer(first: str, second: str, *inputs: Tensor) -> tuple[Tensor, Tenso
     outputs, scale, M = [], q.shape[-1] ** -0.5, states[0].shape[-2]
     for part in _spans(len(q)):
         now = _Span(reset[part], states[0])
-        given = alpha[part].unsqueeze(-1) * v[part]
-        seen_keys, seen_values, seen_live = now.join(k[part], given, *states)
-        sees = (now.left * seen_live.unsqueeze(-2)).unsqueeze(-3)  # [B, H, 1, C, S]
-        own = torch.ones_like(now.left[0, 0], dtype=torch.bool).tril(M - 1)
+        alpha_v = alpha[part].unsqueeze(-1) * v[part]
+        seen_keys, seen_values, seen_live = now.join(k[part], alpha_v, *states)
+        sees = (now.survival * seen_live.unsqueeze(-2)).unsqueeze(-3)  # [B, H, 1, C, S]
+        own = torch.ones_like(now.survival[0, 0], dtype=torch.bool).tril(M - 1)
         by_group = seen_keys.unsqueeze(-3).mT
-        found = kernel(first, _rows(w[part]) @ by_group * scale, sees * own)
-        found = beta[part].movedim(0, -1).unsqueeze(-1) * (mix[..., None, None] * found).mean(-3)
-        error = seen_values[..., M:, :] - found[..., :M] @ seen_values[..., :M, :]
-        u = torch.linalg.solve_triangular(found[..., M:], error, upper=False, unitriangular=True)
+        matches = kernel(first, _rows(w[part]) @ by_group * scale, sees * own)
+        matches = beta[part].movedim(0, -1).unsqueeze(-1) * (mix[..., None, None] * matches).mean(-3)
+        error = seen_values[..., M:, :] - matches[..., :M] @ seen_values[..., :M, :]
+        u = torch.linalg.solve_triangular(matches[..., M:], error, upper=False, unitriangular=True)
         seen_values = torch.cat((seen_values[..., :M, :], u), -2)
         read = kernel(second, _rows(q[part]) @ by_group * scale, sees) @ seen_values.unsqueeze(-3)
         outputs.append(_steps(read))
@@ -75,11 +75,11 @@ class _Span:
         same = self._shares(torch.ones_like(keys[..., 0, 0]).expand(len(reset), -1, -1), reset)
         self.sees = same == 1
         """`[B, H, C, S]`: what each step sees: not what is beyond the window or an earlier episode's"""
-        self.left = same if decay is None else self._shares(decay, reset)
+        self.survival = same if decay is None else self._shares(decay, reset)
         """the same shape: which share of its weight is left"""
 
     def _shares(self, rates: Tensor, reset: Tensor) -> Tensor:
-        steps, alive = left(torch.where(reset.unsqueeze(-1), 0.0, rates).permute(1, 2, 0))
+        steps, alive = survival(torch.where(reset.unsqueeze(-1), 0.0, rates).permute(1, 2, 0))
         whole = torch.cat((alive.unsqueeze(-1).expand(*alive.shape, self.M), steps), -1)
         t, place = (torch.arange(size, device=rates.device) for size in whole.shape[-2:])
         # The oldest t are beyond the window of step t.
@@ -102,7 +102,7 @@ class _Span:
 
     def end(self, keys: Tensor, values: Tensor, live: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the state after the span: the last M, zero where an episode has ended since."""
-        remaining = self.left[..., -1, -self.M :]
+        remaining = self.survival[..., -1, -self.M :]
         keys = torch.where(self.sees[..., -1, -self.M :, None], keys[..., -self.M :, :], 0.0)
         return keys, remaining.unsqueeze(-1) * values[..., -self.M :, :], remaining * live[..., -self.M :]
 

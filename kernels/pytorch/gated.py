@@ -94,14 +94,14 @@ def momentum_delta(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return y, W_T, C_T
 
 
-def left(rates: Tensor) -> tuple[Tensor, Tensor]:
+def survival(rates: Tensor) -> tuple[Tensor, Tensor]:
     """Return which share of the write of step i is left at step t, `[..., C, C]`, and of what was there
     before the first step, `[..., C]`, for rates `[..., C]`, 0 where an episode begins."""
-    outputs: tuple[Tensor, Tensor] = _Left.apply(rates)
+    outputs: tuple[Tensor, Tensor] = _Survival.apply(rates)
     return outputs
 
 
-class _Left(torch.autograd.Function):
+class _Survival(torch.autograd.Function):
     """Not by the gradient of `cumprod`, which asks the host whether a rate is zero: a CUDA graph cannot."""
 
     @staticmethod
@@ -128,5 +128,5 @@ class _Left(torch.autograd.Function):
 def _of_head(rates: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """Like `left` by chunks for one rate a head: `[T, B, H]` -> `[n, N, C, C]` and `[n, N, C, 1]`."""
     rows = torch.where(reset.unsqueeze(-1), 0.0, rates)
-    steps, alive = left(_fold(rows.unsqueeze(-1) - 1).squeeze(-1) + 1)  # padding keeps everything
+    steps, alive = survival(_fold(rows.unsqueeze(-1) - 1).squeeze(-1) + 1)  # padding keeps everything
     return steps, alive.unsqueeze(-1)
