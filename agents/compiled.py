@@ -25,7 +25,7 @@ class Compiled:
 
     def __init__(self, learner: LearnerParts) -> None:
         self._learner, self._ops = learner, learner.ops
-        self._compiled: set[tuple[Any, ...]] = set()
+        self._attempted: set[tuple[Any, ...]] = set()
         """Functions and the shapes of their inputs, for each of which torch.compile compiles."""
         self._fails = False
         try:
@@ -49,9 +49,9 @@ class Compiled:
 
     def _try(self, function: Callable[..., Any], *inputs: Any) -> None:
         key = function, *(x.shape for x in _tensors(inputs))
-        if self._fails or key in self._compiled:
+        if self._fails or key in self._attempted:
             return
-        self._compiled.add(key)
+        self._attempted.add(key)
         try:
             with dry_run(self._learner), CAPTURE_LOCK, warnings.catch_warnings():
                 # Inductor's advice is not for users: with TF32, say, the learner would differ from actors.

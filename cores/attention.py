@@ -74,12 +74,12 @@ class WindowMemory(FastWeights):
         """
         keys, _, live = state
         windows = torch.cat((keys.movedim(2, 0), k)).unfold(0, self.window + 1, 1)
-        decays = []
+        slot_decay = []
         for decay_t, reset_t in zip(decay.unsqueeze(-1), reset, strict=True):
             earlier = decay_t * mask_resets(live[..., -self.window :], reset_t)
             live = torch.cat((earlier, torch.ones_like(decay_t)), -1)
-            decays.append(live)
-        return windows, torch.stack(decays)
+            slot_decay.append(live)
+        return windows, torch.stack(slot_decay)
 
 
 class SoftmaxMemory(WindowMemory):
@@ -124,12 +124,12 @@ class SoftmaxMemory(WindowMemory):
         decay = slow_decay(gate[0].squeeze(-1)) if gate else torch.ones_like(q[..., 0])
         q, bias = self.by_age(q)
         ages = torch.cat((bias.flip(-1), torch.zeros_like(bias[..., :1])), -1)
-        keys, decays = self._slots(k, decay, trace.before, trace.reset)
+        keys, slot_decay = self._slots(k, decay, trace.before, trace.reset)
         scores = _products(q.unsqueeze(-2), keys).squeeze(-2) * self.key_size**-0.5 + ages
-        weights = kernel("softmax" if self.normalise else "exp", scores, decays)
+        weights = kernel("softmax" if self.normalise else "exp", scores, slot_decay)
         # the state's values as they were written, before they decayed
-        values, decays = trace.before[1].movedim(2, 0), trace.before[2].movedim(2, 0).unsqueeze(-1)
-        u = torch.cat((torch.where(decays > 0, values / decays, 0.0), v))
+        values, decay_before = trace.before[1].movedim(2, 0), trace.before[2].movedim(2, 0).unsqueeze(-1)
+        u = torch.cat((torch.where(decay_before > 0, values / decay_before, 0.0), v))
         return AttentionForm(weights.unsqueeze(-2), u, trace.reset)
 
     def by_age(self, q: Tensor) -> tuple[Tensor, Tensor]:

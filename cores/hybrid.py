@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from .backbone import FastWeightCore, Residual
 from .base import State
 from .fast_weights import FastWeights
-from .options import check_options, memory_options_of, near_names, options_of
+from .options import Normalized, check_options, memory_options_of, near_names, options_of
 from .registry import core_name, core_names, find_core, register
 
 
@@ -49,7 +49,7 @@ class Hybrid(FastWeightCore):
     def __init__(
         self,
         input_size: int,
-        layers: Annotated[str, normalize_layers] = "delta_net,softmax_attention",
+        layers: Annotated[str, Normalized(normalize_layers)] = "delta_net,softmax_attention",
         hidden_size: int = 128,
         num_heads: int = 4,
         ff_size: int = 512,

@@ -10,11 +10,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _FOR_MEMORY = "memory_options"
 
 _TAKES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "none"}
+
+
+@dataclass(frozen=True)
+class Normalized:
+    """Marks an option whose values can be written in several ways: `Annotated[str, Normalized(function)]`.
+
+    The function returns the form that is stored, and raises ValueError for a bad value.
+    """
+
+    function: Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,7 @@ class Option:
     description: str
     """Its entry in the `Args:` section of a docstring, as one line; empty if there is none."""
     normalize: Callable[[Any], Any] | None = None
-    """A function that its type is annotated with; it returns values that mean the same as one of them."""
+    """The function of the `Normalized` that its type is annotated with."""
 
     @property
     def is_required(self) -> bool:
@@ -52,8 +62,9 @@ class Option:
                 return value
         for kind in self.types:
             if _fits(kind, value):
-                value = value if value is None else kind(value)
-                return self.normalize(value) if self.normalize else value
+                if value is None:
+                    return None
+                return self.normalize(kind(value)) if self.normalize else kind(value)
         raise ValueError(f"{self.name} is {value!r}; {_meant(str(value), self.choices)}it takes {self.takes}")
 
     def read(self, given: object) -> object:
@@ -160,19 +171,20 @@ def _meant(given: str, choices: Iterable[object]) -> str:
 
 def _options(factory: Callable[..., Any], skip: int) -> dict[str, Option]:
     """Read the options from a signature, without its first `skip` parameters."""
+    constructor = factory.__init__ if inspect.isclass(factory) else factory
     try:
-        hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
+        hints, annotations = get_type_hints(constructor), get_type_hints(constructor, include_extras=True)
     except Exception:  # a name in somebody's annotations that only a type checker knows
-        hints = {}
+        hints, annotations = {}, {}
     descriptions = _descriptions(factory)
     options = {}
     for p in list(inspect.signature(factory).parameters.values())[skip:]:
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and not p.name.startswith("_"):
-            hint = hints.get(p.name, str if isinstance(p.default, str) else None)
-            hint, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-            normalize = next(filter(callable, extras), None)
+            types, choices = _values(hints.get(p.name, str if isinstance(p.default, str) else None))
+            extras = getattr(annotations.get(p.name), "__metadata__", ())
+            normalize = next((each.function for each in extras if isinstance(each, Normalized)), None)
             description = descriptions.get(p.name, "")
-            options[p.name] = Option(p.name, *_values(hint), p.default, description, normalize)
+            options[p.name] = Option(p.name, types, choices, p.default, description, normalize)
     return options
 
 

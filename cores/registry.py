@@ -102,23 +102,26 @@ def read_core_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return validate_options(name, find_core(name), given, parse=True)
 
 
-def without_defaults(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def non_default_options(core: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options without those that have the core's default value, so that equal cores have equal ones.
     What a core does not have or take, as of another version, is left as it is.
     """
     try:
-        declared = options_of(find_core(name))
+        declared = options_of(find_core(core))
     except ValueError:
         declared = {}
     others = {}
-    for option, value in options.items():
-        if option in declared:
-            with contextlib.suppress(ValueError):
-                value = declared[option].check(value)
-            if value == declared[option].default:
-                continue
-        others[option] = value
+    for name, value in options.items():
+        option = declared.get(name)
+        with contextlib.suppress(ValueError):
+            value = option.check(value) if option else value
+        if option is None or option.is_required or not _equal(value, option.check(option.default)):
+            others[name] = value
     return others
+
+
+def _equal(one: object, other: object) -> bool:
+    return type(one) is type(other) and bool(one == other)
 
 
 def find_core(name: str) -> Factory:

@@ -93,7 +93,7 @@ class ColorCubes(gymnasium.Env[Numbers, np.int64]):
         super().reset(seed=seed)
         cells = self.np_random.permutation(self._size**2)
         self._cubes, self._own = cells[: self._colors], int(cells[self._colors])
-        self._clue, self._introduced = 0, 0
+        self._shown_color, self._introduced = 0, 0
         self._remaining, self._patience = self._finds, 4 * (self._size - 1) * self._finds
         self._asked = int(self.np_random.integers(self._colors))
         return self._seen(), {}
@@ -101,9 +101,9 @@ class ColorCubes(gymnasium.Env[Numbers, np.int64]):
     def step(self, action: np.int64) -> tuple[Numbers, float, bool, bool, dict[str, Any]]:
         if self._introduced < self._colors - 1:
             self._introduced += 1
-            self._clue = self._introduced
+            self._shown_color = self._introduced
             return self._seen(), 0.0, False, False, {}
-        self._introduced, self._clue = self._colors, self._colors
+        self._introduced, self._shown_color = self._colors, self._colors
         self._patience -= 1
         row, column = divmod(self._own, self._size)
         right, down = MOVES[action]
@@ -121,10 +121,10 @@ class ColorCubes(gymnasium.Env[Numbers, np.int64]):
         self._remaining -= 1
         empty = np.setdiff1d(np.arange(self._size**2), [*self._cubes, self._own])
         self._cubes[self._asked] = self.np_random.choice(empty)
-        self._clue = self._asked
+        self._shown_color = self._asked
         self._asked = int((self._asked + self.np_random.integers(1, self._colors)) % self._colors)
 
     def _seen(self) -> Numbers:
-        (row, column), clue = divmod(self._own, self._size), self._clue
-        place = (0, 0) if clue == self._colors else divmod(int(self._cubes[clue]), self._size)[::-1]
-        return np.array([column, row, self._asked, clue, *place], np.int64)
+        (row, column), shown = divmod(self._own, self._size), self._shown_color
+        place = (0, 0) if shown == self._colors else divmod(int(self._cubes[shown]), self._size)[::-1]
+        return np.array([column, row, self._asked, shown, *place], np.int64)

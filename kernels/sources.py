@@ -64,21 +64,21 @@ def name_of(thing: Any) -> str:
     return f"{getattr(thing, '__module__', '')}.{name}".removeprefix(f"{PROJECT}.")
 
 
-def _visit(thing: Any, found: dict[str, str], name: str = "") -> None:
-    """Add to `found` the source of a function, or of a class's methods, and of what they name."""
+def _visit(thing: Any, sources: dict[str, str], name: str = "") -> None:
+    """Add to `sources` the source of a function, or of a class's methods, and of what they name."""
     if isinstance(thing, functools.partial):
         thing = thing.func
     name = name or name_of(thing)
-    if name in found:
+    if name in sources:
         return
-    found[name] = ""
+    sources[name] = ""
     if isinstance(thing, type):
-        _visit_class(name, thing, found)
+        _visit_class(name, thing, sources)
         return
     for layer in _layers(thing):
         source = _source(id(layer.__code__), layer.__code__)
-        named = [_follow(path, layer.__globals__, found) for path in _names(source)]
-        found[name] += "\n".join([normalised(source), *filter(None, named), ""])
+        named = [_follow(path, layer.__globals__, sources) for path in _names(source)]
+        sources[name] += "\n".join([normalised(source), *filter(None, named), ""])
 
 
 @functools.cache
@@ -96,22 +96,24 @@ def _layers(function: FunctionType) -> Iterator[FunctionType]:
         layer = getattr(layer, "__wrapped__", None)
 
 
-def _visit_class(name: str, kind: type, found: dict[str, str]) -> None:
+def _visit_class(name: str, kind: type, sources: dict[str, str]) -> None:
     """Add a class's methods one by one, so that a replaced one is detected, its constants and its bases."""
     attributes = []
     for attribute, value in vars(kind).items():
         function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         if isinstance(function, FunctionType) and not _is_generated(attribute, function):
-            _visit(function, found, f"{name}.{attribute}")
+            _visit(function, sources, f"{name}.{attribute}")
         elif isinstance(value, _CONSTANTS) and not attribute.startswith("__"):
-            found[f"{name}.{attribute}"] = _shown(value)
+            sources[f"{name}.{attribute}"] = _shown(value)
         else:
             continue
         attributes.append(attribute)
     bases = [base for base in kind.__bases__ if _is_ours(base)]
     for base in bases:
-        _visit(base, found)
-    found[name] = "\n".join([*map(name_of, bases), *sorted(attributes)])  # so that a removed one counts, too
+        _visit(base, sources)
+    sources[name] = "\n".join(
+        [*map(name_of, bases), *sorted(attributes)]
+    )  # so that a removed one counts, too
 
 
 def _is_generated(attribute: str, function: FunctionType) -> bool:
@@ -122,7 +124,7 @@ def _is_generated(attribute: str, function: FunctionType) -> bool:
     return function.__code__.co_filename.startswith("<") and attribute.startswith("_")
 
 
-def _follow(path: tuple[str, ...], scope: dict[str, Any], found: dict[str, str]) -> str | None:
+def _follow(path: tuple[str, ...], scope: dict[str, Any], sources: dict[str, str]) -> str | None:
     """Add what a dotted name refers to if it is a function, class or constant of this project; return its
     name, else None."""
     if path[0] not in scope:
@@ -134,12 +136,12 @@ def _follow(path: tuple[str, ...], scope: dict[str, Any], found: dict[str, str])
         thing = getattr(thing, part)
     if isinstance(thing, _CONSTANTS):
         name = f"{scope['__name__']}.{'.'.join(path)}".removeprefix(f"{PROJECT}.")
-        found[name] = _shown(thing)
+        sources[name] = _shown(thing)
         return name
     if not isinstance(thing, type | FunctionType | functools.partial):
         thing = getattr(thing, "reference", None)  # a rule of kernels/, whose forms are tested against it
     if isinstance(thing, type | FunctionType | functools.partial) and _is_ours(thing):
-        _visit(thing, found)
+        _visit(thing, sources)
         return name_of(thing)
     return None
 

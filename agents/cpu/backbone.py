@@ -89,8 +89,8 @@ def _weights_of_gate(gate: nn.Module) -> list[Any]:
 
 
 def new_cache(core: FastWeightCore, steps: int, rows: int) -> ForwardCache | None:
-    prepared = plan(core)
-    return None if prepared is None else native.new_cache(prepared, steps, rows)
+    core_plan = plan(core)
+    return None if core_plan is None else native.new_cache(core_plan, steps, rows)
 
 
 def step(
@@ -110,19 +110,19 @@ def unroll(
     core: FastWeightCore, x: Tensor, state: State, reset: Tensor, cache: ForwardCache
 ) -> tuple[Tensor, State, Stats] | None:
     """Like `core.unroll_with_stats`, from what an actor's steps computed; None where those are others."""
-    prepared = plan(core)
-    if prepared is None or not cache.matches(x, prepared.weights):
+    core_plan = plan(core)
+    if core_plan is None or not cache.matches(x, core_plan.weights):
         return None
     if torch.is_grad_enabled():  # tensors made in inference_mode could not be differentiated
         state = tuple(part.clone() if part.is_inference() else part for part in state)
-    weights: list[Any] = list(prepared.weights)
+    weights: list[Any] = list(core_plan.weights)
     (stream, middle, hidden), rest = cache.tensors[:3], cache.tensors[3:]
-    projected, inside = rest[: len(prepared.memories)], rest[len(prepared.memories) :]
+    projected, inside = rest[: len(core_plan.memories)], rest[len(core_plan.memories) :]
     x, state, time = core.with_time(x, state, reset)
     x, traces = cached_linear(stream[0], x, *weights[:2]), []
     for i, (memory, before) in enumerate(zip(core.memories(), core.split(state), strict=True)):
-        layer_weights, eps = weights[2 + native.OF_LAYER * i :], prepared.shape.eps
-        own = [each[i] for each in inside] if native.stores_rule(prepared.memories[i]) else []
+        layer_weights, eps = weights[2 + native.OF_LAYER * i :], core_plan.shape.eps
+        own = [each[i] for each in inside] if native.stores_rule(core_plan.memories[i]) else []
         heads = cached_normalized_linear(projected[i], x, eps, *layer_weights[:4])
         y, trace = _memory(memory, heads, before, reset, own, tuple(cache.after[i]))
         values = middle[i], hidden[i], stream[i + 1]

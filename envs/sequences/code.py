@@ -87,7 +87,7 @@ class _Program:
         self._write(name, "=", str(value), ";")
 
     def _count(self, executed: bool) -> None:
-        name = self._draw_variable()
+        name = self._draw_assigned()
         step = 1 - 2 * self._draw(2)
         if not LOWEST <= self._values[name] + step <= HIGHEST:
             step = -step
@@ -96,18 +96,18 @@ class _Program:
         self._write(name, "++" if step > 0 else "--", ";")
 
     def _print(self, executed: bool = True) -> None:
-        name = self._draw_variable()
+        name = self._draw_assigned()
         self._write("print", name, ";")
         if executed:
             self.targets[-1] = 1 + self._values[name] - LOWEST
 
     def _condition(self) -> None:
-        greater, name, limit = bool(self._draw(2)), self._draw_variable(), self._draw(10)
+        greater, name, limit = bool(self._draw(2)), self._draw_assigned(), self._draw(10)
         self._write("if", name, ">" if greater else "<", str(limit), ":")
         holds = self._values[name] > limit if greater else self._values[name] < limit
         self._basic(self._draw(3), holds, conditional=True)
 
-    def _draw_variable(self) -> str:
+    def _draw_assigned(self) -> str:
         """Draw one of the variables that have a value."""
         return list(self._values)[self._draw(len(self._values))]
 

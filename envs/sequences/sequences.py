@@ -47,6 +47,6 @@ def begins(steps: int, batch: int) -> npt.NDArray[np.bool_]:
 
 def padded(tokens: list[list[int]], targets: list[list[int]]) -> Sequences:
     """Put sequences of several lengths side by side."""
-    symbols = np.array(list(zip_longest(*tokens, fillvalue=0)), np.int64)
+    padded_tokens = np.array(list(zip_longest(*tokens, fillvalue=0)), np.int64)
     asked = np.array(list(zip_longest(*targets, fillvalue=NO_TARGET)), np.int64)
-    return Sequences(symbols, begins(*symbols.shape), asked)
+    return Sequences(padded_tokens, begins(*padded_tokens.shape), asked)

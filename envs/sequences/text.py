@@ -89,8 +89,8 @@ class Text:
     def _numbers(self) -> dict[str, int]:
         counts = Counter(_words(self._read[0]))
         counts.pop(UNKNOWN, None)
-        words = [word for word, _ in counts.most_common(self.words or None)]
-        return {word: number for number, word in enumerate([UNKNOWN, *words])}
+        vocabulary = [word for word, _ in counts.most_common(self.words or None)]
+        return {word: number for number, word in enumerate([UNKNOWN, *vocabulary])}
 
     @cached_property
     def _encoded(self) -> list[Integers]:

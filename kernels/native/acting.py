@@ -36,7 +36,7 @@ class CoreSteps(NamedTuple):
     """name of the function of type `core_step` in `dense.c`"""
     arguments: ctypes.Structure
     """its arguments"""
-    references: Any
+    owners: Any
     """owns the memory to which the arguments point"""
     state: tuple[Tensor, ...]
     """state after T of the T + 1 steps, the next unroll's initial state; valid once all steps have run"""
@@ -107,7 +107,7 @@ def steps(
     library = compiling.library("dense.c", f"LANES={width}")
     work = rows * (w1.numel() + w2.numel() + core.work + w_p.numel())
     scratch = [exp_noise.new_empty(rows, size) for size in (sizes[1], core.sizes[0], 1)]
-    references = [*weights, *observed, exp_noise, projection, chosen.logits, chosen.action, *scratch]
+    owners = [*weights, *observed, exp_noise, projection, chosen.logits, chosen.action, *scratch]
     agent = _Agent(
         dense.threads(rows, width, work),
         rows,
@@ -115,9 +115,9 @@ def steps(
         limit,
         ctypes.cast(getattr(library, core.function), ctypes.c_void_p),
         ctypes.addressof(core.arguments),
-        *compiling.addresses(*references),
+        *compiling.addresses(*owners),
     )
-    agent.references = references, core  # owns the memory to which it points
+    agent.owners = owners, core  # owns the memory to which it points
     kinds = ctypes.POINTER(_Agent), ctypes.c_int64
     act, observe = (compiling.typed(library, name, *kinds) for name in ("act", "observe"))
     return functools.partial(act, agent), functools.partial(observe, agent)

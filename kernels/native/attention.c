@@ -30,7 +30,7 @@ typedef struct {
     vec *rows;      /* for passing use, SPARE of them and one for each query that shares keys */
     vec *past;      /* shares after each step, `deep` vectors a step, for step t from vector t / LANES on */
     int64_t deep, start;
-    float *scratch; /* 2 rows of numbers, zero at first */
+    float *spare;   /* 2 rows of numbers, zero at first; the second stays so */
 } columns;
 
 enum { SCORES, WEIGHTS, CHANGES, FOUND, MATCHES, SPARE };
@@ -71,8 +71,8 @@ INLINE columns take(const window *w, float *scratch) {
     c.dlive = at, at += wide;
     c.dshare = at, at += wide;
     c.past = at, at += c.deep * s->T;
-    c.scratch = (float *)at;
-    memset(c.scratch, 0, 2 * size * sizeof(float));
+    c.spare = (float *)at;
+    memset(c.spare, 0, 2 * size * sizeof(float));
     hide_all(&c, s);
     return c;
 }
@@ -296,7 +296,7 @@ INLINE void begin_back(
         const float left = *number(c->share, j);
         if (dkeys_last) put(c->dK, c, j, dkeys_last + at * s->K, s->K);
         if (dvalues_last) {
-            float *value = c->scratch;
+            float *value = c->spare;
             get(value, c->V, c, j, s->V);
             *number(c->dshare, j) = inner(value, dvalues_last + at * s->V, s->V);
             for (int64_t d = 0; d < s->V; d++) value[d] = left * dvalues_last[at * s->V + d];
@@ -422,7 +422,7 @@ void attention_backward(
         for (int64_t t = s->T - 1; t >= 0; t--) {
             const int64_t from = most(t, c.start), to = w->M + t, first = from / LANES, last = to / LANES;
             const int64_t at = (t * s->B + p.b) * s->H + p.h;
-            const float *dy_row = dy ? dy + at * s->V : c.scratch + (vectors(most(s->K, s->V)) * LANES);
+            const float *dy_row = dy ? dy + at * s->V : c.spare + (vectors(most(s->K, s->V)) * LANES);
             const float *q_row = of(q, t, p);
             restore_shares(&c, w, t);
             across(x, q_row, c.K, s->K, &c, first, last, scale);
@@ -592,7 +592,7 @@ void deltaformer_backward(
         vec *x = c.rows + SCORES * c.wide, *weights = c.rows + WEIGHTS * c.wide, *change = c.rows + CHANGES * c.wide;
         vec *found = c.rows + FOUND * c.wide, *match = c.rows + MATCHES * c.wide, *groups = c.rows + SPARE * c.wide;
         const float *mixes = mix + p.h * w->G;
-        float *du = c.scratch, *dmixes = dmix + p.row * w->G;
+        float *du = c.spare, *dmixes = dmix + p.row * w->G;
         const int64_t before = first_seen(w, p, live);
         c.start = start_of(w, p, s->T - 1, before);
         show(&c, w, p, most(s->T - 1, c.start), w->M + s->T - 1, keys, k, values, own, live);

@@ -267,9 +267,9 @@ def steps(plan: Plan, state: tuple[Tensor, ...], cache: ForwardCache) -> CoreSte
     states = [_state_pointers(each) for each in (before, even[1], odd[1])]
     pointers = [layers, plan.pointers, *states, place]
     arguments = _Steps(*map(ctypes.addressof, pointers))
-    references = pointers, plan.owners, before, even, odd, cache.tensors, cache.prepared
+    owners = pointers, plan.owners, before, even, odd, cache.tensors, cache.prepared
     sizes = _input_size(plan.shape), plan.shape.hidden
-    return CoreSteps("backbone_core", arguments, references, earlier, sizes, _work(plan))
+    return CoreSteps("backbone_core", arguments, owners, earlier, sizes, _work(plan))
 
 
 ByLayer = Sequence[Sequence[Tensor]]

@@ -90,9 +90,9 @@ def _function(source: str, define: str | None, name: str, numbers: tuple[type, .
     return typed(library(source, define), name, *kinds, *[ctypes.c_void_p] * tensors)
 
 
-def typed(made: ctypes.CDLL, name: str, *argtypes: Any) -> Any:
+def typed(loaded: ctypes.CDLL, name: str, *argtypes: Any) -> Any:
     """Return a library's function of such arguments, which returns nothing."""
-    function = getattr(made, name)
+    function = getattr(loaded, name)
     function.argtypes, function.restype = argtypes, None
     return function
 
@@ -121,8 +121,8 @@ def _build(source: str, define: str | None, threads: bool) -> Path:
     name = f"{path.stem}-{_digest(*texts, os.fsencode(command), _processor().encode())}"
     folder = private_cache()
     try:
-        if made := _find(folder, name):
-            return made
+        if cached := _find(folder, name):
+            return cached
         _announce_once()
         with _alone(folder):
             return _find(folder, name) or _compile(path, compiler, flags, folder / name)

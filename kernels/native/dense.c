@@ -333,7 +333,7 @@ INLINE void lstm_cell(vec *a, vec *now, vec *c, int64_t N) {
  * g, o, c before and tanh(c) after, all after the resets. */
 void lstm_forward(
     int64_t threads, int64_t T, int64_t B, int64_t N, const float *gates, const float *weight, const float *h0,
-    const float *c0, const bool *reset, float *h, float *c_last, float *hs, vec *saved
+    const float *c0, const bool *reset, float *h, float *c_last, float *hs, vec *saved_gates
 ) {
     const int64_t block = block_rows(B, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -344,7 +344,7 @@ void lstm_forward(
         gather(c, c0 + row * N, some, N);
         for (int64_t t = 0; t < T; t++) {
             const int64_t at = t * B + row;
-            vec *a = saved ? saved + (t * panels(B) + row / LANES) * 6 * N : one_step;
+            vec *a = saved_gates ? saved_gates + (t * panels(B) + row / LANES) * 6 * N : one_step;
             clear(now, reset + at, some, N);
             clear(c, reset + at, some, N);
             if (hs) scatter(hs + at * N, now, some, N);
@@ -357,19 +357,19 @@ void lstm_forward(
     }
 }
 
-/* One step without gradients, from x [B, K]: w_x [4 N, K], w_h [4 N, N] and both biases. `hs` and `saved` are as in
+/* One step without gradients, from x [B, K]: w_x [4 N, K], w_h [4 N, N] and both biases. `hs` and `saved_gates` are as in
  * lstm_forward, for this step t, or NULL. */
 void lstm_step(
     int64_t threads, int64_t B, int64_t K, int64_t N, int64_t t, const float *x, const float *w_x, const float *w_h,
     const float *b_x, const float *b_h, const float *h0, const float *c0, const bool *reset, float *h, float *c_last,
-    float *hs, vec *saved
+    float *hs, vec *saved_gates
 ) {
     const int64_t block = block_rows(B, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < B; row += block) {
         const int64_t some = least(block, B - row), P = panels(some);
         vec in[P * K], now[P * N], c[P * N], one_step[P * 6 * N];
-        vec *a = saved ? saved + (t * panels(B) + row / LANES) * 6 * N : one_step;
+        vec *a = saved_gates ? saved_gates + (t * panels(B) + row / LANES) * 6 * N : one_step;
         gather(in, x + row * K, some, K);
         gather(now, h0 + row * N, some, N);
         gather(c, c0 + row * N, some, N);
@@ -400,7 +400,7 @@ INLINE void lstm_cell_backward(vec *d, vec *dc, const vec *dh, const vec *a, int
 
 /* weight_T [N, 4 N]. The gradients dy of h and dc_last may be NULL, meaning zeros. */
 void lstm_backward(
-    int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *saved,
+    int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *saved_gates,
     const float *dy, const float *dc_last, float *dgates, float *dh0, float *dc0
 ) {
     const int64_t block = block_rows(B, threads);
@@ -412,7 +412,7 @@ void lstm_backward(
         if (dc_last) gather(dc, dc_last + row * N, some, N);
         for (int64_t t = T - 1; t >= 0; t--) {
             const int64_t at = t * B + row;
-            const vec *a = saved + (t * panels(B) + row / LANES) * 6 * N;
+            const vec *a = saved_gates + (t * panels(B) + row / LANES) * 6 * N;
             if (dy) gather(from_y, dy + at * N, some, N);
             for (int64_t n = 0; n < P * N; n++) dh[n] += from_y[n];
             for (int64_t p = 0; p < P; p++)
@@ -443,7 +443,7 @@ INLINE void gru_cell(vec *a, const vec *b, vec *now, int64_t N) {
  * and the output before. */
 void gru_forward(
     int64_t threads, int64_t T, int64_t B, int64_t N, const float *gates, const float *weight, const float *bias,
-    const float *h0, const bool *reset, float *h, float *hs, vec *saved
+    const float *h0, const bool *reset, float *h, float *hs, vec *saved_gates
 ) {
     const int64_t block = block_rows(B, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -453,7 +453,7 @@ void gru_forward(
         gather(now, h0 + row * N, some, N);
         for (int64_t t = 0; t < T; t++) {
             const int64_t at = t * B + row;
-            vec *a = saved ? saved + (t * panels(B) + row / LANES) * 5 * N : one_step;
+            vec *a = saved_gates ? saved_gates + (t * panels(B) + row / LANES) * 5 * N : one_step;
             clear(now, reset + at, some, N);
             if (hs) scatter(hs + at * N, now, some, N);
             gather_apart(a, 5 * N, gates + at * 3 * N, some, 3 * N);
@@ -499,7 +499,7 @@ INLINE void gru_cell_backward(vec *d, vec *dn, vec *dh, const vec *a, int64_t N)
 
 /* weight_T [N, 3 N]. Gradients of both shares of r, z, n; dy, that of h, may be NULL, meaning zeros. */
 void gru_backward(
-    int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *saved,
+    int64_t threads, int64_t T, int64_t B, int64_t N, const float *weight_T, const bool *reset, const vec *saved_gates,
     const float *dy, float *dgates, float *drecurrent, float *dh0
 ) {
     const int64_t block = block_rows(B, threads);
@@ -510,7 +510,7 @@ void gru_backward(
         memset(dh, 0, sizeof dh), memset(from_y, 0, sizeof from_y);
         for (int64_t t = T - 1; t >= 0; t--) {
             const int64_t at = t * B + row;
-            const vec *a = saved + (t * panels(B) + row / LANES) * 5 * N;
+            const vec *a = saved_gates + (t * panels(B) + row / LANES) * 5 * N;
             if (dy) gather(from_y, dy + at * N, some, N);
             for (int64_t n = 0; n < P * N; n++) dh[n] += from_y[n];
             for (int64_t p = 0; p < P; p++)
@@ -984,7 +984,7 @@ typedef struct {
     int64_t K, N;
     const float *w_x, *w_h, *b_x, *b_h, *h0, *c0;
     float *h, *c, *hs;
-    vec *saved;
+    vec *saved_gates;
 } lstm_steps;
 
 const float *lstm_core(const void *core, int64_t threads, int64_t rows, int64_t t, const float *x, const bool *reset) {
@@ -992,7 +992,7 @@ const float *lstm_core(const void *core, int64_t threads, int64_t rows, int64_t 
     const int64_t size = rows * s->N, now = t * size;
     lstm_step(
         threads, rows, s->K, s->N, t, x, s->w_x, s->w_h, s->b_x, s->b_h, t ? s->h + now - size : s->h0,
-        t ? s->c + now - size : s->c0, reset, s->h + now, s->c + now, s->hs, s->saved
+        t ? s->c + now - size : s->c0, reset, s->h + now, s->c + now, s->hs, s->saved_gates
     );
     return s->h + now;
 }

@@ -50,11 +50,13 @@ class _Apart(torch.autograd.Function):
     @differentiable_once
     @without_autocast
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        used = [(x, g) for x, g in zip(ctx.outputs, grads, strict=True) if g is not None]
-        if not used:
+        pairs = [(x, g) for x, g in zip(ctx.outputs, grads, strict=True) if g is not None]
+        if not pairs:
             return None, *(None for _ in ctx.inputs)
         needs_grad = [isinstance(x, Tensor) and x.requires_grad for x in ctx.inputs]
         leaves = [x for x, take in zip(ctx.inputs, needs_grad, strict=True) if take]
-        outputs, gradients = zip(*used, strict=True)
-        computed = iter(torch.autograd.grad(outputs, leaves, gradients, allow_unused=True, retain_graph=True))
-        return None, *(next(computed) if take else None for take in needs_grad)
+        outputs, gradients = zip(*pairs, strict=True)
+        input_grads = iter(
+            torch.autograd.grad(outputs, leaves, gradients, allow_unused=True, retain_graph=True)
+        )
+        return None, *(next(input_grads) if take else None for take in needs_grad)

@@ -142,12 +142,12 @@ class _Sum(torch.autograd.Function):
         return _unfold(dQ, q), _unfold(dK, k), _unfold(dV, v), dW.view_as(W), None
 
 
-def _carry(added: Tensor, W: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply `W <- decay W + added` by chunks; return the W before each, `[n, N, V, K]`, and the last."""
+def _carry(added: Tensor, W: Tensor, carries: Tensor) -> tuple[Tensor, Tensor]:
+    """Apply `W <- carries W + added` by chunks; return the W before each, `[n, N, V, K]`, and the last."""
     starts = torch.empty_like(added)
-    for start, increment, keep in zip(starts, added, decay, strict=True):
+    for start, increment, carry in zip(starts, added, carries, strict=True):
         start.copy_(W)
-        W = torch.addcmul(increment, keep, start)
+        W = torch.addcmul(increment, carry, start)
     return starts, W
 
 

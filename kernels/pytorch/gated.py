@@ -126,7 +126,7 @@ class _Survival(torch.autograd.Function):
 
 
 def _of_head(rates: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-    """Like `left` by chunks for one rate a head: `[T, B, H]` -> `[n, N, C, C]` and `[n, N, C, 1]`."""
+    """Like `survival` by chunks for one rate a head: `[T, B, H]` -> `[n, N, C, C]` and `[n, N, C, 1]`."""
     rows = torch.where(reset.unsqueeze(-1), 0.0, rates)
     steps, alive = survival(_fold(rows.unsqueeze(-1) - 1).squeeze(-1) + 1)  # padding keeps everything
     return steps, alive.unsqueeze(-1)

@@ -55,8 +55,8 @@ class _GeneralisedDelta(torch.autograd.Function):
             if save and t % SPACING == 0:
                 checkpoints[t // SPACING] = now
             for i in range(k.shape[2]):
-                current = _row_times(e[t, :, i] * a[t, :, i], now.mT)
-                _write(now, a[t, :, i], torch.sub(u[t, :, i], current, out=r[t, :, i]), k[t, :, i])
+                erased = _row_times(e[t, :, i] * a[t, :, i], now.mT)
+                _write(now, a[t, :, i], torch.sub(u[t, :, i], erased, out=r[t, :, i]), k[t, :, i])
             y[t] = _row_times(q[t], now.mT)
         if save:
             ctx.resets = resets

@@ -61,8 +61,8 @@ def forward_kernel(
                 store_matrix(checkpoints + row(t // SPACING, b, h) * V * K, now, V, K, BLOCK_V, BLOCK_K)
         for i in tl.static_range(WRITES):
             now *= load_row(decay + t * decay_t + i * K, K, BLOCK_K)[None, :]
-            current = read(now, load_row(e + t * e_t + i * K, K, BLOCK_K))
-            difference = load_row(u + t * u_t + i * V, V, BLOCK_V) - current
+            erased = read(now, load_row(e + t * e_t + i * K, K, BLOCK_K))
+            difference = load_row(u + t * u_t + i * V, V, BLOCK_V) - erased
             now += outer(difference, load_row(k + t * k_t + i * K, K, BLOCK_K))
             if KEEP:
                 store_row(error + (row(t, b, h) * WRITES + i) * V, difference, V, BLOCK_V)

@@ -72,7 +72,7 @@ class Run:
     core: str
     """its name; `TRUNCATED` for an LSTM whose gradients were cut at every step, which is another baseline"""
     core_options: Mapping[str, Any]
-    """those given, as `_plain` spells them"""
+    """those that are not the core's defaults, as `_plain` spells them"""
     seed: int | None
     protocol: str | None
     """the one it was trained under; None for environments other than Atari games"""
@@ -156,7 +156,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         wrong.append("no checkpoint, so it cannot be evaluated; what it logged is used")
     elif checkpoint is not None and (damaged := damaged_file(checkpoint)):
         wrong.append(f"{damaged} of its newest checkpoint is damaged; what it logged is used")
-    settings = _settings(path, config, spec)
+    settings = _settings(path, core, config, spec)
     if core in WITHOUT_FAST_WEIGHTS:
         settings.pop("bptt", None)
     if core == "lstm" and was_truncated(path):
@@ -165,7 +165,7 @@ def read_run(path: Path) -> tuple[Run | None, list[str]]:
         path=path,
         game=game,
         core=core,
-        core_options=_plain(options.get("core_options")),
+        core_options=_plain(options.get("core_options"), core),
         seed=_seed(path, config),
         protocol=_protocol(config, spec) if options.get("game") else None,
         settings=settings,
@@ -193,7 +193,7 @@ def _protocol(config: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     return varied(config.get("protocol") or TRAINED_UNDER, *view)
 
 
-def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(path: Path, core: str, config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
     """Collect the options that affect what is learned, also those that are younger than the run."""
     origin = "elsewhere" if (path / "imported.json").is_file() else None
     if config:
@@ -213,17 +213,24 @@ def _settings(path: Path, config: Mapping[str, Any], spec: Mapping[str, Any]) ->
             del settings[name]
     for name in ("core_options", "env_options"):
         if isinstance(settings.get(name), dict):
-            plain = _plain(settings[name])
+            plain = _plain(settings[name], core if name == "core_options" else None)
             settings[name] = " ".join(f"{option} {plain[option]}" for option in plain) or "default"
     steps = _steps(config)
     return settings | ({"steps": steps} if steps is not None else {})
 
 
-def _plain(options: object) -> dict[str, Any]:
+def _plain(options: object, core: str | None = None) -> dict[str, Any]:
     """Spell options alike: in alphabetical order, true and false as 1 and 0, since older runs know whole
-    numbers alone, and a hybrid's layers without spaces. What is no mapping has none."""
+    numbers alone, and a hybrid's layers without spaces. What is no mapping has none.
+
+    core: whose options they are, for those at its defaults to be left out; code from outside is not loaded.
+    """
     if not isinstance(options, dict):
         return {}
+    if core and options and ":" not in core:
+        from ...cores.registry import non_default_options  # imports torch, which few comparisons need here
+
+        options = non_default_options(core, options)
     plain = {
         name: int(options[name]) if isinstance(options[name], bool) else options[name]
         for name in sorted(options)

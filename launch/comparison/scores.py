@@ -225,16 +225,16 @@ def _same_step(scores: list[Score], left_out: list[str]) -> list[Score]:
     if not scores:
         return []
     usual = statistics.median_low(score.step for score in scores)
-    equal = []
+    at_usual_step = []
     for score in scores:
         if about_equal(score.step, usual):
-            equal.append(score)
+            at_usual_step.append(score)
         else:
             left_out.append(
                 f"{score.run.path}: evaluated at step {score.step:,}, others of its series at {usual:,}; "
                 "its score is left out"
             )
-    return equal
+    return at_usual_step
 
 
 def _trained(run: Run, protocol: str | None) -> Score | str:

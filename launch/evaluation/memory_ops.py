@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...agents import Agent
 from ...cores import Core
 from ...cores.options import options_of
-from ...cores.registry import find_core, without_defaults
+from ...cores.registry import find_core
 from ...cores.surgery import writes_fast_weights, writes_under_keys
 from ..errors import UsageError
 from ..units import parse_steps
@@ -91,8 +91,9 @@ class MemoryOp:
 def _traits(agent: Agent) -> dict[str, object]:
     """Return what must be the same for another agent's memory to fit, by name, the core first."""
     spec = agent.spec
-    options = {name: option.default for name, option in options_of(find_core(spec.core)).items()}
-    options |= without_defaults(spec.core, spec.core_options)
+    options = dict(spec.core_options)
+    for name, option in options_of(find_core(spec.core)).items():
+        options[name] = option.check(options.get(name, option.default))
     return {
         "core": spec.core,
         **{f"core option {name}": value for name, value in options.items()},

@@ -180,18 +180,22 @@ def _add_returns(found: dict[str, Model], played: Sequence[Run], problems: list[
     """Add the mean returns at the end of training, of runs of about as many steps as others of the core with
     these settings.
     """
-    protocol = commonest_protocol(run.protocol for run in played if run.protocol)
-    of_use = []
-    for run in played:
-        if run.protocol not in (None, protocol):
-            problems.append(f"{run.path}: left out; it was trained under {run.protocol}, others {protocol}")
-        elif any("game_return" in row for row in run.rows):
-            of_use.append(run)
-        else:
-            problems.append(f"{run.path}: left out; no game has ended")
+    ended = [run for run in played if any("game_return" in row for row in run.rows)]
+    problems += [f"{run.path}: left out; no game has ended" for run in played if run not in ended]
+    usual_protocol = {
+        game: commonest_protocol(run.protocol for run in ended if run.game == game and run.protocol)
+        for game in {run.game for run in ended}
+    }
     grouped: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
-    for run, settings in zip(of_use, unusual_settings(of_use), strict=True):
-        grouped[labelled(run.core, run.core_options, settings), run.game.split(":")[-1]].append(run)
+    for run, settings in zip(ended, unusual_settings(ended), strict=True):
+        if run.protocol != usual_protocol[run.game]:
+            others = usual_protocol[run.game]
+            problems.append(f"{run.path}: left out; it was trained under {run.protocol}, others {others}")
+            continue
+        name = labelled(run.core, run.core_options)
+        if settings:
+            name += f" trained with {', '.join(f'{key} {value}' for key, value in settings.items())}"
+        grouped[name, run.game.split(":")[-1]].append(run)
     usual = {cell: median_low(run.last_step for run in alike) for cell, alike in grouped.items()}
     for (name, game), alike in grouped.items():
         model = found.setdefault(name, Model(alike[0].core, alike[0].core_options))
@@ -202,7 +206,7 @@ def _add_returns(found: dict[str, Model], played: Sequence[Run], problems: list[
                 model.returns[game].append(last["game_return"])
             else:
                 problems.append(
-                    f"{run.path}: left out; it is at step {run.last_step:,}, others of its core at "
+                    f"{run.path}: left out; it is at step {run.last_step:,}, others of {name} at "
                     f"{usual[name, game]:,}"
                 )
     problems += _unequal(usual)

@@ -19,7 +19,7 @@ from ...agents import Agent, AgentSpec, Learner, LearnerConfig, default_stem
 from ...agents.make_executor import make_executor
 from ...agents.sampling import EnvShard
 from ...agents.shapes import build_on_meta, count_numbers
-from ...cores.registry import read_core_options, without_defaults
+from ...cores.registry import read_core_options
 from ...envs import DEFAULT_PROTOCOL, Protocol, canonical_game, game_info, make_vector_env, varied
 from ...envs.env_shard import ShardedEnv
 from ...envs.finding import find_spec
@@ -130,8 +130,7 @@ def resolve(config: TrainConfig) -> None:
                     f"--num-actions {config.num_actions}: {config.game} has {own} actions; omit it"
                 )
         restore_former_options(config)
-        options = read_core_options(config.core, config.core_options)
-        config.core_options = without_defaults(config.core, options)
+        config.core_options = read_core_options(config.core, config.core_options)
         config.env_options = read_env_options(config.game, config.env, config.env_options)
     seed_everything(config.seed, config.deterministic)
 
@@ -402,5 +401,5 @@ def learner_config(config: TrainConfig, total_steps: int) -> LearnerConfig:
 
 def hyperparameters(config: TrainConfig, agent: Agent) -> dict[str, Any]:
     """List what TensorBoard shows beside a run."""
-    given = {name: value for name in DESCRIBING if (value := getattr(config, name)) is not None}
-    return {**given, "stem": agent.spec.stem, "parameters": count_numbers(agent.parameters())}
+    options = {name: value for name in DESCRIBING if (value := getattr(config, name)) is not None}
+    return {**options, "stem": agent.spec.stem, "parameters": count_numbers(agent.parameters())}

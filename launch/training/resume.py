@@ -13,7 +13,7 @@ from ...agents import Agent, AgentSpec, UntrustedCore, find_checkpoints, load_la
 from ...agents.checkpoint import OtherVersion, set_aside_newer
 from ...agents.manifest import is_exported
 from ...cores import Core
-from ...cores.registry import without_defaults
+from ...cores.registry import non_default_options
 from ...envs import find_protocol
 from ..config import TrainConfig
 from ..errors import UsageError
@@ -103,8 +103,8 @@ def check_same_agent(saved: AgentSpec, wanted: AgentSpec, run_dir: Path) -> None
     causes = ("game", "env_id", "env_options", "protocol", "observations", "core", "stem")
     for name in dict.fromkeys((*causes, *AgentSpec.__dataclass_fields__)):
         old, new = getattr(saved, name), getattr(wanted, name)
-        if name == "core_options":  # an earlier version wrote down defaults that were given
-            old = without_defaults(saved.core, old)
+        if name == "core_options":
+            old, new = (non_default_options(saved.core, given) for given in (old, new))
         if old != new and name not in FIXED:  # those are compared as options
             if name in ("core_options", "env_options"):
                 differing = [key for key in {**old, **new} if old.get(key, ...) != new.get(key, ...)]

@@ -10,8 +10,8 @@ import torch
 from deltabeast.cores import Core, FastWeightCore, core_names, make_core, registry
 from deltabeast.cores.delta_net import DeltaMemory
 from deltabeast.cores.hybrid import normalize_layers
-from deltabeast.cores.options import Option, options_of
-from deltabeast.cores.registry import find_core, read_core_options, without_defaults
+from deltabeast.cores.options import Normalized, Option, options_of
+from deltabeast.cores.registry import find_core, non_default_options, read_core_options
 
 
 class Every(Core):
@@ -70,8 +70,23 @@ def in_lower_case(name: str) -> str:
 class Named(Every):
     """A core whose names may be written in capitals."""
 
-    def __init__(self, input_size: int, name: Annotated[str, "unused", in_lower_case] = "a") -> None:
+    def __init__(
+        self, input_size: int, name: Annotated[str, "unused", Normalized(in_lower_case)] = "A"
+    ) -> None:
         super().__init__(input_size, 1, name=name)
+
+
+class Noted(Every):
+    """A core whose annotations say more than types, as others' may."""
+
+    def __init__(
+        self,
+        input_size: int,
+        size: Annotated[int, str] = 3,
+        limit: Annotated[int, "in steps"] | None = None,
+        any_of: Any = 1,
+    ) -> None:
+        super().__init__(input_size, size, limit=limit)
 
 
 class KeyedMemory(DeltaMemory):
@@ -112,6 +127,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> None:
         "bare": Bare,
         "free": Free,
         "named": Named,
+        "noted": Noted,
         "handing": Handing,
     }
     monkeypatch.setattr(registry, "_FACTORIES", {**registry._FACTORIES, **mine})
@@ -237,19 +253,32 @@ def test_a_memorys_options_are_the_cores_where_it_hands_them_on() -> None:
 
 def test_options_at_their_default_are_left_out() -> None:
     given = {"mode": "delta", "size": 3, "scale": 1, "gate": 1, "order": 2, "name": "b", "limit": None}
-    assert without_defaults("every", given) == {"size": 3, "gate": True, "order": 2, "name": "b"}
+    assert non_default_options("every", given) == {"size": 3, "gate": True, "order": 2, "name": "b"}
     later = {"size": "x", "new": 1, "name": "a"}
-    assert without_defaults("every", later) == {"new": 1, "size": "x"}
-    assert without_defaults("of_another_version", later) == later
-    assert without_defaults("handing", {"feature_map": "elu", "num_layers": 2}) == {"num_layers": 2}
+    assert non_default_options("every", later) == {"new": 1, "size": "x"}
+    assert non_default_options("of_another_version", later) == later
+    assert non_default_options("handing", {"feature_map": "elu", "num_layers": 2}) == {"num_layers": 2}
 
 
 def test_values_that_mean_the_same_become_one() -> None:
     assert read_core_options("named", {"name": "Bc"}) == {"name": "bc"}
     assert make_core("named", 5, name="Bc").given["name"] == "bc"
-    assert without_defaults("named", {"name": "A"}) == {}
+    assert non_default_options("named", {"name": "a"}) == non_default_options("named", {"name": "A"}) == {}
     with pytest.raises(ValueError, match=r"^core 'named': name: a question$"):
         read_core_options("named", {"name": "?"})
+
+
+def test_other_notes_of_annotations_mean_nothing() -> None:
+    options = options_of(Noted)
+    assert options["size"].types == (int,) and options["limit"].types == (int, type(None))
+    assert read_core_options("noted", {"size": "4", "limit": "5"}) == {"size": 4, "limit": 5}
+    with pytest.raises(ValueError, match="limit is 'x'; it takes a whole number or none"):
+        read_core_options("noted", {"limit": "x"})
+
+
+def test_only_the_same_value_is_the_default() -> None:
+    assert non_default_options("noted", {"any_of": 1}) == {}
+    assert non_default_options("noted", {"any_of": True}) == {"any_of": True}
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def probes(runs: Sequence[Probe]) -> Section:
         "of evaluations while it learned, of sequences as long as they were then."
     ]
     named = [(run, name) for run in runs for name in (run.metric, "print_accuracy")]
-    sources = sorted({published[1] for run, name in named if (published := _published(run, name))})
+    sources = sorted({reference[1] for run, name in named if (reference := _published(run, name))})
     notes = [f"Published: {'; '.join(sources)}."] if sources else []
     if any(row[-1] is None for row in rows):
         notes.append(_BLANK)
@@ -71,9 +71,9 @@ def probes(runs: Sequence[Probe]) -> Section:
 
 def _row(seeds: Sequence[Probe], metric: str, values: Sequence[float]) -> list[Cell]:
     """Return the row of a series: `values` of a metric, one of each seed, and the published one."""
-    first, published = seeds[0], _published(seeds[0], metric)
+    first, reference = seeds[0], _published(seeds[0], metric)
     numbers: tuple[Cell, ...] = (statistics.fmean(values), min(values), max(values), len(values))
-    return [first.task, first.series, metric, *numbers, published[0] if published else None]
+    return [first.task, first.series, metric, *numbers, reference[0] if reference else None]
 
 
 def _published(run: Probe, metric: str) -> tuple[float, str] | None:

@@ -298,10 +298,10 @@ def _first_line(error: BaseException) -> str:
     if "failed to import on the worker" in plain:
         return _cannot_import(plain)
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
-    message = [
+    relevant = [
         line for line in lines if not line.startswith(("class_name:", "actor_id:", "pid:", "namespace:"))
     ]
-    return " ".join(message[:2]) if message else type(error).__name__
+    return " ".join(relevant[:2]) if relevant else type(error).__name__
 
 
 def _cannot_import(plain: str) -> str:

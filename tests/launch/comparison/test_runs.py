@@ -511,12 +511,23 @@ def test_spaces_among_the_layers_of_a_hybrid_make_no_other_series(tmp_path: Path
     assert [run.settings["core_options"] for run in comparison.runs()] == [same, same]
 
 
+def test_options_at_their_defaults_are_not_named(tmp_path: Path) -> None:
+    """Of a core from outside, whose code a comparison does not load, all are."""
+    for seed, given in enumerate(({}, {"clock": 0, "num_heads": 4}, {"clock": 0, "from_later": 1})):
+        give_core_options(make_run(tmp_path, core="rdn", seed=seed), given)
+    give_core_options(make_run(tmp_path, core="mine:Mine", seed=3), {"clock": 0})
+    comparison, _ = compared(tmp_path)
+    options = [run.settings["core_options"] for run in comparison.runs()]
+    assert options == ["default", "default", "from_later 1", "clock 0"]
+    assert [run.core_options for run in comparison.runs()] == [{}, {}, {"from_later": 1}, {"clock": 0}]
+
+
 def test_true_is_1_as_it_was_before_core_options_had_types(tmp_path: Path) -> None:
     for seed, options in enumerate(({"output_gate": 1}, {"output_gate": True}, {"output_gate": False}), 1):
         path = make_run(tmp_path, core="gated_feedforward", seed=seed)
         give_core_options(path, options)
     comparison, _ = compared(tmp_path)
-    assert comparison.series == [f"gated_feedforward · output_gate {n}" for n in (0, 1)]
+    assert comparison.series == ["gated_feedforward", "gated_feedforward · output_gate 1"]
 
 
 def test_a_core_without_options_has_its_own_name_beside_one_with_some(tmp_path: Path) -> None:

@@ -366,6 +366,16 @@ def test_a_donor_has_to_fit(changes: dict[str, Any], message: str | None) -> Non
         parse_op("transplant:a@3").check_donor(agent, donor)
 
 
+def test_a_donors_layers_may_be_spelled_otherwise() -> None:
+    """As an earlier version stored them."""
+    spec = replace(make_agent().spec, core="hybrid")
+    agent, donor = (
+        Agent(replace(spec, core_options={"hidden_size": 8, "ff_size": 8, "layers": layers}))
+        for layers in ("gated_delta_net,rdn", "gated-delta-net, rdn")
+    )
+    parse_op("transplant:a@3").check_donor(donor, agent)
+
+
 def test_a_paired_difference_by_hand() -> None:
     """Its interval is that of the differences, however far the episodes themselves are apart."""
 

@@ -160,7 +160,7 @@ def test_training_runs_stand_beside_probes(
           "--device", "cpu", "--run-dir", str(tmp_path / "runs" / "swap")])  # fmt: skip
     main(["card", str(tmp_path / "runs"), "--out", str(tmp_path / "card")])
     said = capsys.readouterr().out
-    assert "gru/seed-3: left out; it is at step 100, others of its core at 200" in said
+    assert "gru/seed-3: left out; it is at step 100, others of gru at 200" in said
     assert "popgym-Some-v0: trained for different steps: gru 200, lstm new 1 300,000" in said
     by_core = {row["core"]: row for row in table(tmp_path / "card")}
     assert float(by_core["gru"]["popgym-Some-v0"]) == 9.0 and by_core["gru"]["tracking"] == ""
@@ -189,7 +189,7 @@ def test_training_runs_of_other_settings_are_another_row(
     main(["card", str(tmp_path / "runs"), "--out", str(tmp_path / "card")])
     assert {row["core"]: float(row["gopher"]) for row in table(tmp_path / "card")} == {
         "gru": 12.0,
-        "gru discount 0.5": 18.0,
+        "gru trained with discount 0.5": 18.0,
     }
     assert "seed-6: left out; it was trained under ale-standard, others paper-code" in capsys.readouterr().out
 

@@ -88,26 +88,17 @@ def test_a_core_keeps_its_run_under_its_older_spelling(tmp_path: Path) -> None:
 
 def test_options_at_their_default_are_those_of_the_same_core(tmp_path: Path) -> None:
     arguments = ("--env", "training_envs:Match-v0", *FEEDFORWARD, "--core", "hybrid", "--core-options")
-    sizes = ("hidden_size", "8", "ff_size", "8", "layers")
-    run(
-        tmp_path,
-        *arguments,
-        *sizes,
-        " gated-delta-net : short_conv=4 , rdn",
-        "num_heads",
-        "4",
-        "--steps",
-        "20",
-    )
-    expected = {"ff_size": 8, "hidden_size": 8, "layers": "gated_delta_net:short_conv=4,rdn"}
+    layers = "gated_delta_net:short_conv=4,rdn"
+    given = (*arguments, "hidden_size", "8", "ff_size", "8", "layers")
+    run(tmp_path, *given, " gated-delta-net : short_conv=4 , rdn", "num_heads", "4", "--steps", "20")
     spec = load_agent(tmp_path).spec
+    expected = {"hidden_size": 8, "ff_size": 8, "layers": layers, "num_heads": 4}
     assert spec.core_options == read_config(tmp_path)["core_options"] == expected
-    run(tmp_path, *arguments, *sizes, "gated_delta_net:short_conv=4,rdn", "--steps", "40")
-    with pytest.raises(UsageError, match="the core the default num_heads, not num_heads 2; give another"):
-        run(tmp_path, *arguments, *sizes, "gated_delta_net:short_conv=4,rdn", "num_heads", "2")
-    earlier = replace(
-        spec, core_options={**expected, "layers": "gated_delta_net:short_conv=4, rdn", "clock": 0}
-    )
+    run(tmp_path, *given, layers, "clock", "0", "--steps", "40")
+    message = "the core the default num_heads, not num_heads 2; give another"
+    with pytest.raises(UsageError, match=message):
+        run(tmp_path, *given, layers, "num_heads", "2")
+    earlier = replace(spec, core_options={**expected, "layers": "gated_delta_net:short_conv=4, rdn"})
     check_same_agent(earlier, spec, tmp_path)
 
 
