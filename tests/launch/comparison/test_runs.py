@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -511,15 +512,18 @@ def test_spaces_among_the_layers_of_a_hybrid_make_no_other_series(tmp_path: Path
     assert [run.settings["core_options"] for run in comparison.runs()] == [same, same]
 
 
-def test_options_at_their_defaults_are_not_named(tmp_path: Path) -> None:
+def test_options_at_their_defaults_are_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a core from outside, whose code a comparison does not load, all are."""
+    (tmp_path / "core_from_outside.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
     for seed, given in enumerate(({}, {"clock": 0, "num_heads": 4}, {"clock": 0, "from_later": 1})):
         give_core_options(make_run(tmp_path, core="rdn", seed=seed), given)
-    give_core_options(make_run(tmp_path, core="mine:Mine", seed=3), {"clock": 0})
+    give_core_options(make_run(tmp_path, core="core_from_outside:Mine", seed=3), {"clock": 0})
     comparison, _ = compared(tmp_path)
     options = [run.settings["core_options"] for run in comparison.runs()]
     assert options == ["default", "default", "from_later 1", "clock 0"]
     assert [run.core_options for run in comparison.runs()] == [{}, {}, {"from_later": 1}, {"clock": 0}]
+    assert "core_from_outside" not in sys.modules
 
 
 def test_true_is_1_as_it_was_before_core_options_had_types(tmp_path: Path) -> None:
