@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Settings for all games: those of the preset `laptop`, and with one changed at a time (and advantages normalised at two entropy
-# costs), on four games with the LSTM; `deltabeast compare RUNS_DIR` has the table. Runs that ../keep.py has stripped are skipped,
-# killed ones resumed.
+# costs, and with a longer discount), on four games with the LSTM; `deltabeast compare RUNS_DIR` has the table. Runs that
+# ../keep.py has stripped are skipped, killed ones resumed.
 # Usage: results/games/search.sh RUNS_DIR [PART/PARTS]   (DELTABEAST=path/to/deltabeast if it is not on the PATH)
 # 1/2 and 2/2 share the runs between two processes. GAMES="qbert" CORES="rdn" SETTINGS="laptop nature" SEEDS="2": those alone.
 set -euo pipefail
@@ -17,6 +17,7 @@ settings=(
 	"unroll-40 --unroll-length 40"
 	"advantages --normalise-advantages --entropy-cost 0.02"
 	"advantages-alone --normalise-advantages"
+	"advantages-discount --normalise-advantages --entropy-cost 0.02 --discount 0.995"
 )
 
 for seed in ${SEEDS:-1}; do
