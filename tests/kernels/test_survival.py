@@ -1,4 +1,4 @@
-"""What is left of each write after some steps, by hand-written gradients: `kernels.pytorch.gated.left`."""
+"""How much of each write survives some steps, by hand-written gradients: `kernels.pytorch.gated.survival`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from deltabeast.kernels.pytorch.gated import left
+from deltabeast.kernels.pytorch.gated import survival
 
 
 def by_loops(rates: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,13 +27,13 @@ def _product(rates: Tensor, first: int, last: int, one: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 16])
-def test_left_is_a_product_of_rates_and_so_are_its_gradients(steps: int, seed: int) -> None:
+def test_survival_is_a_product_of_rates_and_so_are_its_gradients(steps: int, seed: int) -> None:
     rates = torch.rand(4, 2, steps, dtype=torch.float64)
     rates[0, 0, steps // 2] = rates[1, 1, 0] = rates[2, 0, -1] = 0
     rates[3] = 0
     results = []
     weights = [torch.randn_like(x) for x in by_loops(rates)]
-    for function in (left, by_loops):
+    for function in (survival, by_loops):
         leaf = rates.clone().requires_grad_()
         outputs = function(leaf)
         loss = sum((x * weight).sum() for x, weight in zip(outputs, weights, strict=True))
@@ -42,11 +42,11 @@ def test_left_is_a_product_of_rates_and_so_are_its_gradients(steps: int, seed: i
         torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("function", [left, lambda rates: (rates.cumprod(-1),)])
+@pytest.mark.parametrize("function", [survival, lambda rates: (rates.cumprod(-1),)])
 def test_the_host_is_not_asked_whether_a_rate_is_zero(function: Any, seed: int) -> None:
     """On a GPU it would wait for the answer, which no CUDA graph can."""
     rates = torch.rand(2, 7, requires_grad=True)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         torch.autograd.grad(sum(x.sum() for x in function(rates)), rates)
     asked = any(event.name == "aten::item" for event in profile.events() or ())
-    assert asked == (function is not left), "else this test sees nothing"
+    assert asked == (function is not survival), "else this test sees nothing"
