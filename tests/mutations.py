@@ -1821,7 +1821,6 @@ MUTANTS = [
     ("launch/comparison/runs.py", "options = non_default_options(core, options)", "pass"),
     ("launch/comparison/runs.py", 'and ":" not in core', ""),
     ("launch/parsing.py", 'core_name(layer.partition(":")[0])', "core_name(layer)"),
-    ("launch/comparison/runs.py", '"".join(str(plain["layers"]).split())', 'plain["layers"]'),
     ("launch/probe/sequence_model.py", "        if _AGES & {*options}\n", "        if False\n"),
     ("launch/comparison/sections/scores.py", " if game not in single]", "]"),
     ("launch/comparison/tables.py", "number(value) == number(best)", "value == best"),

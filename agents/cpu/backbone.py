@@ -97,8 +97,8 @@ def step(
     core: FastWeightCore, x: Tensor, state: State, reset: Tensor, cache: ForwardCache | None
 ) -> tuple[Tensor, State] | None:
     """Like `core.step`, written into the cache if there is one; None where C cannot."""
-    prepared = plan(core) if cache is None else cache.prepared[0]
-    return None if prepared is None else native.step(prepared, x, state, reset, cache)
+    core_plan = plan(core) if cache is None else cache.prepared[0]
+    return None if core_plan is None else native.step(core_plan, x, state, reset, cache)
 
 
 def steps(core: FastWeightCore, state: State, cache: ForwardCache) -> CoreSteps | None:

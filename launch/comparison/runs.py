@@ -221,7 +221,7 @@ def _settings(path: Path, core: str, config: Mapping[str, Any], spec: Mapping[st
 
 def _plain(options: object, core: str | None = None) -> dict[str, Any]:
     """Spell options alike: in alphabetical order, true and false as 1 and 0, since older runs know whole
-    numbers alone, and a hybrid's layers without spaces. What is no mapping has none.
+    numbers alone. What is no mapping has none.
 
     core: whose options they are, for those at its defaults to be left out; code from outside is not loaded.
     """
@@ -231,13 +231,10 @@ def _plain(options: object, core: str | None = None) -> dict[str, Any]:
         from ...cores.registry import non_default_options  # imports torch, which few comparisons need here
 
         options = non_default_options(core, options)
-    plain = {
+    return {
         name: int(options[name]) if isinstance(options[name], bool) else options[name]
         for name in sorted(options)
     }
-    if "layers" in plain:
-        plain["layers"] = "".join(str(plain["layers"]).split())
-    return plain
 
 
 def _steps(config: Mapping[str, Any]) -> int | None:

@@ -180,12 +180,15 @@ def _add_returns(found: dict[str, Model], played: Sequence[Run], problems: list[
     """Add the mean returns at the end of training, of runs of about as many steps as others of the core with
     these settings.
     """
-    ended = [run for run in played if any("game_return" in row for row in run.rows)]
-    problems += [f"{run.path}: left out; no game has ended" for run in played if run not in ended]
-    usual_protocol = {
-        game: commonest_protocol(run.protocol for run in ended if run.game == game and run.protocol)
-        for game in {run.game for run in ended}
-    }
+    ended: list[Run] = []
+    protocols: defaultdict[str, list[str]] = defaultdict(list)
+    for run in played:
+        if any("game_return" in row for row in run.rows):
+            ended.append(run)
+            protocols[run.game] += [run.protocol] if run.protocol else []
+        else:
+            problems.append(f"{run.path}: left out; no game has ended")
+    usual_protocol = {game: commonest_protocol(names) for game, names in protocols.items()}
     grouped: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
     for run, settings in zip(ended, unusual_settings(ended), strict=True):
         if run.protocol != usual_protocol[run.game]:
