@@ -67,6 +67,14 @@ class Option:
                 return self.normalize(kind(value)) if self.normalize else kind(value)
         raise ValueError(f"{self.name} is {value!r}; {_meant(str(value), self.choices)}it takes {self.takes}")
 
+    def normal(self, value: object) -> object:
+        """Like `check`, but a value that the option does not take is returned as it is, as somebody's own
+        default may be."""
+        try:
+            return self.check(value)
+        except ValueError:
+            return value
+
     def read(self, given: object) -> object:
         """Like `check`, but a string is from the command line and is parsed as the declared type."""
         for value in _meanings(given) if isinstance(given, str) else ():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import traceback
@@ -113,9 +112,8 @@ def non_default_options(core: str, options: Mapping[str, Any]) -> dict[str, Any]
     others = {}
     for name, value in options.items():
         option = declared.get(name)
-        with contextlib.suppress(ValueError):
-            value = option.check(value) if option else value
-        if option is None or option.is_required or not _equal(value, option.check(option.default)):
+        value = option.normal(value) if option else value
+        if option is None or not _equal(value, option.normal(option.default)):
             others[name] = value
     return others
 

@@ -93,7 +93,7 @@ def _traits(agent: Agent) -> dict[str, object]:
     spec = agent.spec
     options = dict(spec.core_options)
     for name, option in options_of(find_core(spec.core)).items():
-        options[name] = option.check(options.get(name, option.default))
+        options[name] = option.normal(options.get(name, option.default))
     return {
         "core": spec.core,
         **{f"core option {name}": value for name, value in options.items()},

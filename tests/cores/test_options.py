@@ -85,6 +85,7 @@ class Noted(Every):
         size: Annotated[int, str] = 3,
         limit: Annotated[int, "in steps"] | None = None,
         any_of: Any = 1,
+        sloppy: int = "auto",  # type: ignore[assignment]
     ) -> None:
         super().__init__(input_size, size, limit=limit)
 
@@ -279,6 +280,8 @@ def test_other_notes_of_annotations_mean_nothing() -> None:
 def test_only_the_same_value_is_the_default() -> None:
     assert non_default_options("noted", {"any_of": 1}) == {}
     assert non_default_options("noted", {"any_of": True}) == {"any_of": True}
+    assert non_default_options("noted", {"sloppy": 2, "size": 3}) == {"sloppy": 2}
+    assert non_default_options("noted", {"sloppy": "auto"}) == {}
 
 
 @pytest.mark.parametrize(
